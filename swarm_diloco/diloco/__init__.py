@@ -1,0 +1,1 @@
+"""The algorithm: pure torch, no clock, no input or output."""

@@ -1,0 +1,52 @@
+"""The weighted mean of what the senders of one part sent, the same bits for whoever sums it again."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from swarm_diloco.diloco.arithmetic import CHUNK_VALUES, check_vectors, chunks, squash_, to_float32
+from swarm_diloco.diloco.codec import Codec, Data
+
+MAX_WEIGHT_SUM = 2**53 - 1  # float64 holds all integers up to it
+
+
+def coefficient(weight: int, total: int) -> float:
+    """c_i = float32(w_i / Σw): the float64 quotient of two integers, rounded once."""
+    if not 0 <= weight <= total <= MAX_WEIGHT_SUM or total == 0:
+        raise ValueError(f"weight {weight} of {total}: it is to be 0 ≤ weight ≤ total < 2^53, and total not 0")
+    return to_float32(weight / total)
+
+
+class WeightedSum:
+    """acc ← acc + c·x in float32, one multiply and one add a value, each product below 2^−100 taken as 0."""
+
+    def __init__(self, num_values: int) -> None:
+        self._total = torch.zeros(num_values)
+        self._product = torch.empty(min(num_values, CHUNK_VALUES))
+
+    def add(self, values: Tensor, weight_coefficient: float) -> None:
+        """Add a decoded vector, contiguous 1-D float32, left as it is. The order of calls is part of the result."""
+        check_vectors(values=values, total=self._total)
+        for chunk in chunks(values.numel()):
+            product = self._product[: chunk.stop - chunk.start]
+            torch.mul(values[chunk], weight_coefficient, out=product)
+            self._total[chunk].add_(squash_(product))
+
+    def total(self) -> Tensor:
+        """The sum so far, not a copy."""
+        return self._total
+
+
+def aggregate(encoded: Sequence[Data], weights: Sequence[int], codec: Codec, num_values: int) -> Tensor:
+    """The mean of the senders' encoded vectors, in the plan's order. One is decoded at a time.
+
+    Raises RecordError if one does not decode, ValueError if there is none or the weights sum to 0.
+    """
+    if not encoded:
+        raise ValueError("no sender, no mean")
+    total = sum(weights)
+    weighted_sum = WeightedSum(num_values)
+    for data, weight in zip(encoded, weights, strict=True):
+        weighted_sum.add(codec.decode(data, num_values), coefficient(weight, total))
+    return weighted_sum.total()

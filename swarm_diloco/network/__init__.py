@@ -1,0 +1,1 @@
+"""Streams between peers: over hivemind, and in virtual time."""

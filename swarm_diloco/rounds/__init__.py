@@ -1,0 +1,1 @@
+"""The round protocol: one log without a server."""

@@ -1,0 +1,338 @@
+"""One round's parts on the move: reduce-scatter to the reducers, all-gather of what they averaged (protocol rule 5).
+
+A member opens one two-way stream to each reducer: its encoded parts go out on it, the averaged parts come back. A reducer
+keeps what comes encoded, closes a part when all planned senders are in or gone or time is up, sums in plan order,
+encodes **once**, and sends the same bytes to all; its own value is decoded from those bytes too.
+
+Frames: the dialler's first is [1, round, D_{r−1}]; then [part, attempt, hash, bytes] both ways; the dialler ends with an
+empty frame, after which the reducer may close. An end of stream before that is a failure, and dialled again.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from swarm_diloco.diloco.aggregate import aggregate
+from swarm_diloco.diloco.codec import Codec
+from swarm_diloco.diloco.ledger import MAX_PARTS, member_bitmap
+from swarm_diloco.diloco.records import hash_of, pack, unpack
+from swarm_diloco.diloco.schedule import fragment_of_round
+from swarm_diloco.errors import NetworkError, RecordError
+from swarm_diloco.network.interface import MAX_FRAME_BYTES, Network, Stream
+from swarm_diloco.network.wire import Plan, Sealed
+from swarm_diloco.rounds.log import PartStore
+from swarm_diloco.rounds.settings import RunRules
+
+HELLO_VERSION = 1
+HELLO_SECONDS = 10.0
+DIAL_TRIES = 3
+RETRY_SECONDS = 0.5
+
+
+def parts_protocol(rules: RunRules) -> str:
+    return f"{rules.protocol_prefix}/parts"
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    round: int
+    prev: bytes
+
+    def encode(self) -> bytes:
+        return pack([HELLO_VERSION, self.round, self.prev])
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Hello":
+        fields = unpack(data, "parts hello", limit_bytes=256)
+        fields.version(HELLO_VERSION)
+        hello = cls(fields.integer(), fields.hash_())
+        fields.end()
+        return hello
+
+
+@dataclass(frozen=True, slots=True)
+class PartFrame:
+    part: int
+    attempt: int
+    data: bytes
+
+    def encode(self) -> bytes:
+        return pack([self.part, self.attempt, hash_of(self.data), self.data])
+
+    @classmethod
+    def decode(cls, frame: bytes) -> "PartFrame":
+        """Raises RecordError, also when the bytes do not have their hash."""
+        fields = unpack(frame, "part", limit_bytes=MAX_FRAME_BYTES)
+        part, attempt, part_hash = fields.integer(maximum=MAX_PARTS), fields.integer(maximum=255), fields.hash_()
+        data = fields.bytes_(limit=MAX_FRAME_BYTES)
+        fields.end()
+        if hash_of(data) != part_hash:
+            raise RecordError(f"part {part}: its bytes do not have their hash")
+        return cls(part, attempt, data)
+
+
+@dataclass(slots=True)
+class _Reduction:
+    """One part that this peer averages."""
+
+    senders: set[str]
+    inputs: dict[str, bytes] = field(default_factory=dict)
+    is_closed: bool = False
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Payload of one round, for the views and the next plan's shares."""
+
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    sending_seconds: float = 0.0
+
+
+class Butterfly:
+    """One member's share of one round's exchange, from its first plan until the round is decided.
+
+    `encoded` are this member's parts, or None without a contribution. `on_sealed` is called for each part averaged here,
+    `on_held` for each averaged part whose bytes are here now (in `parts`). Runs inside `run`; cancelling that ends all.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        rules: RunRules,
+        *,
+        round_: int,
+        prev: bytes,
+        encoded: Sequence[bytes] | None,
+        parts: PartStore,
+        on_sealed: Callable[[Sealed], None],
+        on_held: Callable[[bytes], None],
+    ) -> None:
+        self.traffic = Traffic()
+        self.refused: dict[str, str] = {}  # sender -> why its part was not taken
+        self._network = network
+        self._rules = rules
+        self._fragment = fragment_of_round(round_, rules.num_fragments)
+        self._hello = Hello(round_, prev)
+        self._encoded = encoded
+        self._parts = parts
+        self._on_sealed = on_sealed
+        self._on_held = on_held
+        self._plan: Plan | None = None
+        self._planned = asyncio.Event()
+        self._gone: set[str] = set()
+        self._reductions: dict[tuple[int, int], _Reduction] = {}
+        self._sealed: dict[tuple[int, int], bytes] = {}  # averaged here -> its hash
+        self._outgoing: dict[str, asyncio.Queue[tuple[int, int]]] = {}  # reducer -> (part, attempt) to send there
+        self._awaited: dict[str, set[tuple[int, int]]] = {}  # reducer -> (part, attempt) to come from there
+        self._exchanges: dict[str, asyncio.Task[None]] = {}
+        self._listeners: list[asyncio.Queue[tuple[int, int]]] = []
+        self._tasks: asyncio.TaskGroup | None = None
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            if self._plan is not None:
+                self._act_on(self._plan)
+            await asyncio.Event().wait()
+
+    def follow_plan(self, plan: Plan) -> None:
+        """Take the coordinator's plan, or a later one in which failed parts have another reducer."""
+        self._plan = plan
+        self._planned.set()
+        if self._tasks is not None:
+            self._act_on(plan)
+
+    def _act_on(self, plan: Plan) -> None:
+        assert self._tasks is not None
+        me = self._network.peer
+        peers = [peer for peer, _ in plan.members]
+        if me not in peers:
+            return
+        index = peers.index(me)
+        for part, planned in enumerate(plan.parts):
+            key, reducer = (part, planned.attempt), peers[planned.reducer]
+            senders = {peer for i, peer in enumerate(peers) if _has(planned.senders, i)}
+            if reducer == me and key not in self._reductions:
+                self._reductions[key] = _Reduction(senders)
+                self._tasks.create_task(self._close_later(key, plan.close_in_ms / 1000))
+                if me in senders and self._encoded is not None:
+                    self._reductions[key].inputs[me] = self._encoded[part]
+                self._close_if_complete(key)
+            elif reducer != me and key not in self._awaited.setdefault(reducer, set()):
+                self._awaited[reducer].add(key)
+                outgoing = self._outgoing.setdefault(reducer, asyncio.Queue())
+                if _has(planned.senders, index) and self._encoded is not None:
+                    outgoing.put_nowait(key)
+                exchange = self._exchanges.get(reducer)
+                if exchange is None or exchange.done():
+                    self._exchanges[reducer] = self._tasks.create_task(self._exchange_with(reducer))
+
+    # --- as a member
+
+    async def _exchange_with(self, reducer: str) -> None:
+        """Send my parts to one reducer and take its results; a broken stream is dialled again."""
+        for attempt in range(DIAL_TRIES):
+            with suppress(NetworkError, RecordError):
+                await self._exchange_once(reducer)
+                return
+            await asyncio.sleep(RETRY_SECONDS * 2**attempt)
+
+    async def _exchange_once(self, reducer: str) -> None:
+        stream = await self._network.dial(
+            reducer, parts_protocol(self._rules), timeout_seconds=self._rules.rounds.silence_seconds
+        )
+        try:
+            await stream.send(self._hello.encode(), timeout_seconds=self._limit)
+            async with asyncio.TaskGroup() as tasks:
+                sending = tasks.create_task(self._send_parts(stream, reducer))
+                await self._take_results(stream, reducer)
+                sending.cancel()
+            await stream.send(b"", timeout_seconds=self._limit)
+            with suppress(NetworkError):
+                await stream.receive(timeout_seconds=HELLO_SECONDS)  # its close: all was read
+        except* NetworkError as errors:
+            raise errors.exceptions[0] from None
+        except* RecordError as errors:
+            raise errors.exceptions[0] from None
+        finally:
+            await stream.close()
+
+    @property
+    def _limit(self) -> float:
+        """The longest that one frame may take."""
+        assert self._plan is not None
+        return self._plan.deadline_in_ms / 1000
+
+    async def _send_parts(self, stream: Stream, reducer: str) -> None:
+        queue = self._outgoing[reducer]
+        sent: list[tuple[int, int]] = []
+        try:
+            while True:
+                key = await queue.get()
+                sent.append(key)
+                assert self._encoded is not None
+                frame = PartFrame(*key, self._encoded[key[0]]).encode()
+                started = asyncio.get_running_loop().time()
+                await stream.send(frame, timeout_seconds=self._limit)
+                self.traffic.sending_seconds += asyncio.get_running_loop().time() - started
+                self.traffic.sent_bytes += len(frame)
+        except NetworkError:
+            for key in sent:  # another stream starts anew: a part that came twice counts once
+                queue.put_nowait(key)
+            raise
+
+    async def _take_results(self, stream: Stream, reducer: str) -> None:
+        while True:
+            missing = {key for key in self._awaited[reducer] if key not in self._sealed}
+            if not missing:
+                return
+            frame = PartFrame.decode(await stream.receive(timeout_seconds=self._limit))
+            key = (frame.part, frame.attempt)
+            if key not in missing:
+                raise RecordError(f"{reducer} sent part {key}, which it was not asked for")
+            self.traffic.received_bytes += len(frame.data)
+            self._hold(key, frame.data)
+
+    def _hold(self, key: tuple[int, int], data: bytes) -> None:
+        self._sealed[key] = self._parts.hold(data)
+        self._on_held(self._sealed[key])
+
+    # --- as a reducer
+
+    async def accept(self, stream: Stream) -> None:
+        """A member's stream, its hello read. Returns when the member has all it came for, or is gone."""
+        listener: asyncio.Queue[tuple[int, int]] = asyncio.Queue()
+        try:
+            await asyncio.wait_for(self._planned.wait(), self._rules.rounds.deadline_seconds)
+            for key in self._sealed:
+                if key in self._reductions:
+                    listener.put_nowait(key)
+            self._listeners.append(listener)
+            async with asyncio.TaskGroup() as tasks:
+                sending = tasks.create_task(self._send_results(stream, listener))
+                await self._take_inputs(stream)
+                sending.cancel()
+        except* (NetworkError, RecordError) as errors:
+            reason = errors.exceptions[0]
+            if isinstance(reason, RecordError):
+                self.refused[stream.peer] = str(reason)
+            self._lost(stream.peer)
+        except* TimeoutError:
+            pass  # no plan came: the round is another coordinator's
+        finally:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
+    async def _take_inputs(self, stream: Stream) -> None:
+        while frame := await stream.receive(timeout_seconds=self._limit + HELLO_SECONDS):
+            part = PartFrame.decode(frame)
+            key = (part.part, part.attempt)
+            reduction = self._reductions.get(key)
+            if reduction is None or stream.peer not in reduction.senders:
+                raise RecordError(f"part {part.part}, attempt {part.attempt}: not planned here")
+            _check_input(self._rules, self._rules.upload, part, self._rules.part_sizes(self._fragment)[part.part])
+            self.traffic.received_bytes += len(part.data)
+            if not reduction.is_closed:
+                reduction.inputs.setdefault(stream.peer, part.data)
+                self._close_if_complete(key)
+
+    async def _send_results(self, stream: Stream, ready: asyncio.Queue[tuple[int, int]]) -> None:
+        while True:
+            key = await ready.get()
+            data = self._parts.get(self._sealed[key])
+            assert data is not None
+            await stream.send(PartFrame(*key, data).encode(), timeout_seconds=self._limit)
+            self.traffic.sent_bytes += len(data)
+
+    def _lost(self, peer: str) -> None:
+        """Wait no longer for what this sender has not sent."""
+        self._gone.add(peer)
+        for key in list(self._reductions):
+            self._close_if_complete(key)
+
+    async def _close_later(self, key: tuple[int, int], seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        self._close(key)
+
+    def _close_if_complete(self, key: tuple[int, int]) -> None:
+        reduction = self._reductions[key]
+        if all(peer in reduction.inputs or peer in self._gone for peer in reduction.senders):
+            self._close(key)
+
+    def _close(self, key: tuple[int, int]) -> None:
+        reduction = self._reductions[key]
+        if reduction.is_closed or not reduction.inputs or self._tasks is None:
+            return  # a part that nobody sent is not sealed; its coordinator notices
+        reduction.is_closed = True
+        self._tasks.create_task(self._reduce(key, reduction))
+
+    async def _reduce(self, key: tuple[int, int], reduction: _Reduction) -> None:
+        assert self._plan is not None
+        num_values = self._rules.part_sizes(self._fragment)[key[0]]
+        order = [i for i, (peer, _) in enumerate(self._plan.members) if peer in reduction.inputs]
+        weights = [self._plan.members[i][1] for i in order]
+        inputs = [reduction.inputs[self._plan.members[i][0]] for i in order]
+        data = await self._network.run_blocking(_average, self._rules, inputs, weights, num_values)
+        reduction.inputs.clear()
+        self._hold(key, data)
+        for listener in self._listeners:
+            listener.put_nowait(key)
+        self._on_sealed(Sealed(*key, self._sealed[key], member_bitmap(order)))
+
+
+def _average(rules: RunRules, inputs: Sequence[bytes], weights: Sequence[int], num_values: int) -> bytes:
+    return rules.download.encode(aggregate(inputs, weights, rules.upload, num_values))
+
+
+def _check_input(rules: RunRules, codec: Codec, part: PartFrame, num_values: int) -> None:
+    """Size, codec, finiteness and norm, before the bytes are kept. Raises RecordError."""
+    norm = codec.check(part.data, num_values)
+    if norm > rules.rounds.maximum_norm:
+        raise RecordError(f"part {part.part}: its norm {norm:.3g} is past the manifest's limit")
+
+
+def _has(bitmap: bytes, index: int) -> bool:
+    return index // 8 < len(bitmap) and bool(bitmap[index // 8] >> (index % 8) & 1)

@@ -1,0 +1,240 @@
+"""A peer's part in the rounds of one run, for as long as it stays.
+
+Each round is one `Session`: this peer knocks at the round's coordinator, follows its plan, exchanges parts, votes, and
+learns the decision, which the follower makes durable and applies. Beside the rounds run the live feed of the log (so that
+a peer that is late or still training misses nothing) and the answering of other peers.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from swarm_diloco.diloco.ledger import listed_values
+from swarm_diloco.errors import NetworkError, RecordError, SwarmDilocoError
+from swarm_diloco.network.identity import Identity
+from swarm_diloco.network.interface import Network, Stream
+from swarm_diloco.network.wire import Ahead, Behind, Coming, Knock, Message, Refused, Signed, read_signed
+from swarm_diloco.rounds.butterfly import HELLO_SECONDS, Hello, parts_protocol
+from swarm_diloco.rounds.coordinator import ping_protocol
+from swarm_diloco.rounds.follower import Applied, Follower
+from swarm_diloco.rounds.participant import Participant
+from swarm_diloco.rounds.session import Contribution, Session, control_protocol
+from swarm_diloco.rounds.settings import RunRules
+from swarm_diloco.status import RoundStatus
+
+BYE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a contribution."""
+
+    round: int  # the round that was decided
+    listed: float  # fraction of the fragment's values that it is in; 0: it must be brought again
+    newest: int  # the round whose θ the replica has now
+
+
+class Engine:
+    """One peer in the rounds. `run` works until cancelled; `contribute` is for workers."""
+
+    def __init__(
+        self,
+        network: Network,
+        identity: Identity,
+        rules: RunRules,
+        follower: Follower,
+        votes_path: Path,
+        *,
+        trains: bool,
+        is_reachable: bool,
+    ) -> None:
+        self.rules = rules
+        self.follower = follower
+        self._network = network
+        self._participant = Participant(network, identity, rules, follower, votes_path, trains, is_reachable)
+        self._session: Session | None = None
+        self._session_changed = asyncio.Event()
+        self._decided_at: float | None = None  # when the newest round came here
+        self._due_callbacks: list[Callable[[int], None]] = []
+        self._traffic = [0, 0]
+        follower.subscribe(self._on_applied)
+
+    # --- for the app
+
+    def on_due(self, callback: Callable[[int], None]) -> None:
+        """Be told when a round is due: a worker forms its pseudo-gradient then. Not called with pace "steps"."""
+        self._due_callbacks.append(callback)
+
+    async def contribute(self, contribution: Contribution) -> Outcome:
+        """Bring a pseudo-gradient to the next round and wait until that round is decided.
+
+        A Δ that was not taken against the newest θ is not sent: the outcome then says so at once (listed 0).
+        """
+        round_ = contribution.base_round + 1
+        session = await self._session_of(round_)
+        if session is None:
+            return Outcome(self.follower.log.head.round, 0.0, self.follower.replica.round)
+        await session.bring(contribution)
+        await self.follower.wait_past(round_ - 1)
+        while self.follower.replica.round < round_:
+            await self._session_changed.wait()
+        commit = self.follower.log.commit(round_)
+        sizes = self.rules.part_sizes(commit.fragment)
+        listed = listed_values(commit, self._network.peer, sizes) / sum(sizes)
+        return Outcome(round_, listed, self.follower.replica.round)
+
+    async def leave(self) -> None:
+        """Say bye to the coordinator, so that nobody waits for this peer."""
+        if self._session is not None:
+            async with asyncio.timeout(BYE_SECONDS):
+                await self._session.leave()
+
+    def status(self) -> RoundStatus:
+        session = self._session
+        return RoundStatus(
+            round=self.follower.replica.round,
+            digest=self.follower.log.head.digest.hex(),
+            open_round=session.round if session else None,
+            phase=session.phase if session else "starting",
+            ballot=session.ballot if session else 0,
+            coordinator=session.view.council.candidate(session.ballot) if session else None,
+            members=session.plan_members if session else (),
+            waiting_for=session.waiting_for if session else None,
+            sent_bytes=self._traffic[0],
+            received_bytes=self._traffic[1],
+            num_forks=len(self.follower.forks),
+        )
+
+    # --- the rounds
+
+    async def run(self) -> None:
+        """Take part until cancelled. Raises StateError, DiskError or RunRefused when this peer can go on no more."""
+        self._participant.load_votes()
+        await self.follower.serve()
+        await self._network.serve(control_protocol(self.rules), self._on_control)
+        await self._network.serve(parts_protocol(self.rules), self._on_parts)
+        await self._network.serve(ping_protocol(self.rules), _answer_ping)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.follower.follow(lambda: self._participant.donors))
+                tasks.create_task(self._play())
+        except* SwarmDilocoError as errors:
+            raise _first(errors) from None
+
+    async def _play(self) -> None:
+        """Round after round."""
+        while True:
+            await self._until_current()
+            session = Session(self._participant)
+            self._session = session
+            self._announce_change()
+            due = asyncio.create_task(self._when_due(session))
+            try:
+                await session.run()
+            finally:
+                due.cancel()
+                await asyncio.gather(due, return_exceptions=True)
+            if session.butterfly is not None:
+                self._traffic[0] += session.butterfly.traffic.sent_bytes
+                self._traffic[1] += session.butterfly.traffic.received_bytes
+
+    async def _until_current(self) -> None:
+        while not self.follower.is_current:
+            try:
+                await self.follower.apply_recorded(self._participant.donors)
+            except (NetworkError, RecordError, SwarmDilocoError) as error:
+                if error.exit_status in FATAL:
+                    raise
+                await asyncio.sleep(1.0)
+
+    async def _when_due(self, session: Session) -> None:
+        """Open the round for this peer: next_due after the last decision, or as soon as a worker's steps are done."""
+        next_due = self.follower.log.commit(session.round - 1).next_due_ms / 1000
+        if self._decided_at is not None and next_due:
+            await asyncio.sleep(max(0.0, self._decided_at + next_due - asyncio.get_running_loop().time()))
+        if not self._participant.trains:
+            session.take_part()
+        elif self.rules.schedule.pace == "time" and next_due:
+            for callback in self._due_callbacks:
+                callback(session.round)
+
+    def _on_applied(self, _applied: Applied) -> None:
+        self._decided_at = asyncio.get_running_loop().time()
+        self._announce_change()
+
+    def _announce_change(self) -> None:
+        self._session_changed.set()
+        self._session_changed = asyncio.Event()
+
+    async def _session_of(self, round_: int) -> Session | None:
+        """The session of a round, when it is the next one; None when it is another."""
+        while self._session is None or self._session.round < round_:
+            if self.follower.log.head.round >= round_:
+                return None
+            await self._session_changed.wait()
+        return self._session if self._session.round == round_ else None
+
+    # --- others' streams
+
+    async def _on_control(self, stream: Stream) -> None:
+        frame = await stream.receive(timeout_seconds=HELLO_SECONDS)
+        try:
+            signed = read_signed(frame, run=self.rules.run_id, sender=stream.peer)
+        except RecordError:
+            return
+        if not isinstance(signed.message, Knock | Coming):
+            return
+        log = self.follower.log
+        if signed.round <= log.head.round:
+            await self._reply(stream, signed, Behind(log.header_bytes(log.head.round)))
+        elif signed.round > log.head.round + 1:
+            await self._reply(stream, signed, Ahead())
+        elif signed.head.digest != log.digest(signed.round - 1):
+            await self._reply(stream, signed, Refused("the knock is for another chain"))
+        else:
+            session = await self._open_session(signed.round)
+            if session is None:
+                await self._reply(stream, signed, Ahead())
+            else:
+                await session.admit(signed, stream)
+
+    async def _open_session(self, round_: int) -> Session | None:
+        try:
+            async with asyncio.timeout(HELLO_SECONDS):
+                return await self._session_of(round_)
+        except TimeoutError:
+            return None
+
+    async def _reply(self, stream: Stream, signed: Signed, message: Message) -> None:
+        answer = self._participant.sign(signed.round, signed.ballot, message)
+        await stream.send(answer.frame, timeout_seconds=self.rules.rounds.silence_seconds)
+
+    async def _on_parts(self, stream: Stream) -> None:
+        """A member's stream to this peer as a reducer. It may come before our own plan does."""
+        try:
+            hello = Hello.decode(await stream.receive(timeout_seconds=HELLO_SECONDS, limit_bytes=256))
+        except RecordError:
+            return
+        session = await self._open_session(hello.round)
+        if session is None or session.view.prev != hello.prev:
+            return
+        try:
+            async with asyncio.timeout(self.rules.rounds.deadline_seconds):
+                await session.planned.wait()
+        except TimeoutError:
+            return
+        assert session.butterfly is not None
+        await session.butterfly.accept(stream)
+
+
+FATAL = (13, 17)  # DiskError, StateError: waiting does not help
+
+
+async def _answer_ping(_stream: Stream) -> None:
+    """The stream's opening was the answer."""
+
+
+def _first(group: BaseExceptionGroup[SwarmDilocoError]) -> SwarmDilocoError:
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error

@@ -1,0 +1,271 @@
+"""Follows the swarm's log: checks, keeps and applies what was decided. Workers, archives, joiners and views all do.
+
+Two steps, in this order always. *Record*: the certificate is right and all parts are on disk. *Apply*: the outer step, on a
+state whose base the commit names. A joiner records the live feed while it still fetches a snapshot, then applies.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+
+from swarm_diloco.diloco.ledger import Commit, Header
+from swarm_diloco.diloco.records import HASH_BYTES
+from swarm_diloco.errors import DataError, DiskError, NetworkError, RecordError, StateError, SwarmDilocoError
+from swarm_diloco.network.interface import Network
+from swarm_diloco.rounds.decision import check_certificate
+from swarm_diloco.rounds.library import Donor, Library, RunFiles, library_protocol
+from swarm_diloco.rounds.log import Log
+from swarm_diloco.rounds.replica import Replica
+from swarm_diloco.rounds.settings import RunRules
+from swarm_diloco.rounds.snapshot import (
+    load_snapshot,
+    prune_snapshots,
+    stored_rounds,
+    write_snapshot,
+)
+from swarm_diloco.rounds.transfer import fetch_snapshot
+
+FEED_RETRY_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0)  # between two donors that failed
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A round is part of this replica now."""
+
+    commit: Commit
+    digest: bytes
+    state_hash: bytes  # H(θ_f ‖ m_f) of the round's fragment after it
+
+
+class Follower:
+    """One run's log and replica on this peer, kept up to date from its neighbours."""
+
+    def __init__(
+        self,
+        network: Network,
+        rules: RunRules,
+        published: RunFiles,
+        folder: Path,
+        replica: Replica,
+        *,
+        keeps_all: bool = False,
+    ) -> None:
+        self.network = network
+        self.rules = rules
+        self.log = Log(folder, rules, published.genesis)
+        self.replica = replica
+        self.published = published
+        self.forks: dict[int, bytes] = {}  # round -> another decided digest that was seen
+        self._snapshots = folder / "snapshots"
+        self._keeps_all = keeps_all
+        self._lock = asyncio.Lock()
+        self._moved = asyncio.Event()
+        self._subscribers: list[Callable[[Applied], None]] = []
+
+    # --- what others ask
+
+    async def serve(self) -> None:
+        """Answer other peers' requests from now on."""
+        library = Library(self.published, self.log, self._snapshots, self.wait_past)
+        await self.network.serve(library_protocol(self.rules.run_id), library.serve)
+
+    async def wait_past(self, round_: int) -> None:
+        """Until the log's head is past `round_`."""
+        while self.log.head.round <= round_:
+            await self._moved.wait()
+
+    def subscribe(self, callback: Callable[[Applied], None]) -> None:
+        """Be told of each round after it is applied. The callback must be quick and must not raise."""
+        self._subscribers.append(callback)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the replica has all that the log has."""
+        return self.replica.round == self.log.head.round
+
+    # --- from disk, from donors
+
+    async def load(self) -> bool:
+        """Take the newest own snapshot that is whole and not past the log. False if there is none."""
+        for round_ in reversed(stored_rounds(self._snapshots)):
+            if round_ > self.log.head.round:
+                continue
+            try:
+                await self.network.run_blocking(load_snapshot, self._snapshots / str(round_), self.replica)
+                self._check_loaded(round_)
+            except (DiskError, RecordError, StateError):
+                continue  # damaged or not the swarm's: an older one, or another peer's, will do
+            return True
+        return False
+
+    def _check_loaded(self, round_: int) -> None:
+        """A snapshot counts once the fragments' next commits name its hash; θ_0 is named by the genesis."""
+        if round_ == 0:
+            self.replica.check_genesis(self.log.commit(0))
+        checked: set[int] = set()
+        for next_round in range(round_ + 1, self.log.head.round + 1):
+            commit = self.log.commit(next_round)
+            if commit.fragment not in checked:
+                self.replica.check_base(commit)
+                checked.add(commit.fragment)
+            if len(checked) == self.rules.num_fragments:
+                return
+
+    async def catch_up(self, donors: Sequence[str]) -> None:
+        """Headers, state and parts up to the donors' heads, from whoever can give them.
+
+        Raises the last donor's error when none could bring this replica to its log's head.
+        """
+        failures: list[str] = []
+        for peer in donors:
+            try:
+                async with Donor(self.network, peer, self.rules.run_id) as donor:
+                    await self._headers_from(donor)
+                    if self.replica.round < 0 or not await self._can_replay(donor):
+                        await self._state_from(donor)
+                await self.apply_recorded([peer, *(other for other in donors if other != peer)])
+            except (NetworkError, RecordError, DataError, StateError) as error:
+                failures.append(f"{peer[-8:]}: {error}")
+                continue
+            return
+        if failures and not self.is_current:
+            raise DataError("nobody could give the run's state: " + "; ".join(failures))
+
+    async def _headers_from(self, donor: Donor) -> None:
+        while headers := await donor.headers(self.log.head.round + 1):
+            async with self._lock:
+                for data in headers:
+                    header = Header.decode(data)
+                    if header.commit().round == self.log.head.round + 1:
+                        self._check(header)
+                        self.log.append(header)
+            self._move()
+
+    async def _can_replay(self, donor: Donor) -> bool:
+        """Whether the parts of the next round to apply can still be had."""
+        if self.is_current:
+            return True
+        parts = [part.result_hash for part in self.log.commit(self.replica.round + 1).parts]
+        missing = [part_hash for part_hash in parts if self.log.parts.get(part_hash) is None]
+        return not missing or bool([part async for part in donor.parts(missing[:1])])
+
+    async def _state_from(self, donor: Donor) -> None:
+        """The newest certified snapshot: one that the log has gone past, or θ_0."""
+        rounds = [round_ for round_ in await donor.snapshots() if round_ < self.log.head.round or round_ == 0]
+        if not rounds:
+            raise DataError("it has no snapshot that the log has gone past")
+        folder = self._snapshots / str(max(rounds))
+        await fetch_snapshot(donor, max(rounds), folder, self.rules)
+        await self.network.run_blocking(load_snapshot, folder, self.replica)
+        self._check_loaded(max(rounds))
+
+    async def follow(self, donors: Callable[[], Sequence[str]]) -> None:
+        """Keep one live feed open for ever, to the first of `donors()` that answers."""
+        failures = 0
+        while True:
+            for peer in donors():
+                try:
+                    async with (
+                        Donor(self.network, peer, self.rules.run_id) as donor,
+                        aclosing(donor.follow(self.log.head.round + 1)) as feed,
+                    ):
+                        async for data in feed:
+                            failures = 0
+                            await self.learn(Header.decode(data), [peer])
+                except (NetworkError, RecordError, DataError):
+                    continue
+            await asyncio.sleep(FEED_RETRY_SECONDS[min(failures, len(FEED_RETRY_SECONDS) - 1)])
+            failures += 1
+
+    async def learn(self, header: Header, holders: Sequence[str]) -> None:
+        """Record and apply a decided commit that follows the log; an old one is nothing new, a later one is a gap.
+
+        `holders` are asked for parts that are not here. Raises RecordError, DataError, StateError, DiskError.
+        """
+        commit = header.commit()
+        head = self.log.head
+        if commit.round > head.round + 1:
+            await self.catch_up(holders)
+            return
+        async with self._lock:
+            if commit.round <= self.log.head.round:
+                if header.digest != self.log.digest(commit.round):
+                    self.forks[commit.round] = header.digest
+                return
+            self._check(header)
+            await self._record(header, commit, holders)
+        await self.apply_recorded(holders)
+
+    def _check(self, header: Header) -> None:
+        check_certificate(self.log.view(self.log.head.round + 1, bytes(HASH_BYTES)), header)
+
+    async def _record(self, header: Header, commit: Commit, holders: Sequence[str]) -> None:
+        hashes = [part.result_hash for part in commit.parts]
+        await self.fetch_parts(hashes, holders)
+        await self.network.run_blocking(self.log.parts.make_durable, hashes)
+        self.log.append(header)
+        self._move()
+
+    async def fetch_parts(self, hashes: Sequence[bytes], holders: Sequence[str]) -> None:
+        """Hold all these parts, asking the holders one after the other. Raises DataError naming how many are missing."""
+        missing = [part_hash for part_hash in hashes if self.log.parts.get(part_hash) is None]
+        for peer in holders:
+            if not missing:
+                break
+            if peer == self.network.peer:
+                continue
+            try:
+                async with Donor(self.network, peer, self.rules.run_id) as donor, aclosing(donor.parts(missing)) as parts:
+                    async for part in parts:
+                        self.log.parts.hold(part)
+            except (NetworkError, RecordError):
+                pass  # what it gave is kept; another is asked for the rest
+            missing = [part_hash for part_hash in missing if self.log.parts.get(part_hash) is None]
+        if missing:
+            raise DataError(f"{len(missing)} of {len(hashes)} parts could not be had from {len(holders)} peers")
+
+    async def apply_recorded(self, holders: Sequence[str]) -> None:
+        """Apply what the log has and the replica has not, in order."""
+        async with self._lock:
+            while 0 <= self.replica.round < self.log.head.round:
+                commit = self.log.commit(self.replica.round + 1)
+                hashes = [part.result_hash for part in commit.parts]
+                await self.fetch_parts(hashes, holders)
+                await self.network.run_blocking(self.log.parts.make_durable, hashes)
+                parts = [self.log.parts.get(part_hash) for part_hash in hashes]
+                await self.network.run_blocking(self.replica.apply, commit, [part for part in parts if part])
+                await self._after(commit)
+
+    async def _after(self, commit: Commit) -> None:
+        self.log.parts.drop_held()
+        if commit.round % self.rules.rounds.snapshot_interval == 0:
+            await self.network.run_blocking(self.keep_snapshot)
+        applied = Applied(commit, self.log.digest(commit.round), self.replica.base(commit.fragment))
+        for callback in self._subscribers:
+            callback(applied)
+
+    def keep_snapshot(self) -> None:
+        """Write the replica as a snapshot, then drop what only older ones need. A full disk costs the snapshot alone."""
+        folder = self._snapshots / str(self.replica.round)
+        try:
+            write_snapshot(
+                folder,
+                run=self.rules.run_id,
+                round_=self.replica.round,
+                digest=self.log.digest(self.replica.round),
+                theta=self.replica.theta,
+                momentum=self.replica.momentum,
+                applied=self.replica.applied,
+            )
+        except SwarmDilocoError:
+            return
+        if not self._keeps_all:
+            prune_snapshots(self._snapshots)
+            kept = stored_rounds(self._snapshots)[-2:]
+            self.log.prune_parts(kept[0] + 1)
+
+    def _move(self) -> None:
+        self._moved.set()
+        self._moved = asyncio.Event()

@@ -1,0 +1,191 @@
+"""The swarm's log on this peer's disk: headers for ever, parts for a while, and what follows from them."""
+
+from collections.abc import Collection, Iterable
+from functools import lru_cache
+from pathlib import Path
+
+from swarm_diloco.diloco.ledger import (
+    MAX_HEADER_BYTES,
+    Commit,
+    Head,
+    Header,
+    Kind,
+    genesis_message,
+)
+from swarm_diloco.diloco.records import HASH_BYTES, hash_of
+from swarm_diloco.diloco.schedule import fragment_of_round
+from swarm_diloco.disk import read_file, write_durably
+from swarm_diloco.errors import DiskError, RecordError
+from swarm_diloco.network.identity import is_signed_by_key, public_key_of
+from swarm_diloco.rounds.council import Council, council_of
+from swarm_diloco.rounds.decision import View
+from swarm_diloco.rounds.settings import RunRules
+from swarm_diloco.rounds.totals import Totals
+
+MAX_PART_BYTES = 2**24 + 2**20  # the largest part at float32, with its scales
+COMMITS_REMEMBERED = 512
+
+
+def verify_genesis(data: bytes, *, run_id: bytes, operator_key: bytes) -> Header:
+    """Check commit 0 against what the invite says. Raises RecordError."""
+    header = Header.decode(data)
+    commit = header.commit()
+    if commit.kind is not Kind.GENESIS or commit.run != run_id or len(commit.base) % HASH_BYTES:
+        raise RecordError("genesis: it is not this run's")
+    signers = [vote for vote in header.votes if _key_of(vote.peer) == operator_key]
+    if not any(
+        is_signed_by_key(operator_key, genesis_message(header.commit_bytes), vote.signature) for vote in signers
+    ):
+        raise RecordError("genesis: it is not signed by the operator whom the invite names")
+    return header
+
+
+def _key_of(peer: str) -> bytes:
+    try:
+        return public_key_of(peer)
+    except ValueError as error:
+        raise RecordError(f"genesis: {error}") from error
+
+
+class PartStore:
+    """Results' parts by hash. `hold` keeps bytes in memory until `settle` writes or drops them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._held: dict[bytes, bytes] = {}
+
+    def hold(self, data: bytes) -> bytes:
+        part_hash = hash_of(data)
+        self._held[part_hash] = data
+        return part_hash
+
+    def get(self, part_hash: bytes) -> bytes | None:
+        """The part's bytes, or None; a damaged file is removed, to be fetched again."""
+        if part_hash in self._held:
+            return self._held[part_hash]
+        path = self._path(part_hash)
+        if not path.exists():
+            return None
+        try:
+            data = read_file(path, limit_bytes=MAX_PART_BYTES)
+        except DiskError:
+            data = b""
+        if hash_of(data) != part_hash:
+            path.unlink(missing_ok=True)
+            return None
+        return data
+
+    def make_durable(self, part_hashes: Iterable[bytes]) -> None:
+        """Write held parts to disk. Raises KeyError for one that is neither held nor on disk, DiskError."""
+        for part_hash in part_hashes:
+            if not self._path(part_hash).exists():
+                write_durably(self._path(part_hash), self._held[part_hash])
+
+    def drop_held(self) -> None:
+        self._held.clear()
+
+    def prune(self, keep: Collection[bytes]) -> None:
+        """Remove every part on disk that is not in `keep`."""
+        names = {part_hash.hex() for part_hash in keep}
+        if self._folder.exists():
+            for path in self._folder.iterdir():
+                if path.name not in names and not path.name.startswith("."):
+                    path.unlink(missing_ok=True)
+
+    def _path(self, part_hash: bytes) -> Path:
+        return self._folder / part_hash.hex()
+
+
+class Log:
+    """Decided commits in order, with certificates. Appending is durable; what lies on disk is checked when opened."""
+
+    def __init__(self, folder: Path, rules: RunRules, genesis: bytes) -> None:
+        """Open the log under a run's folder. A missing or damaged header ends it there; the rest is fetched again.
+
+        Raises RecordError if `genesis` is not the run's, DiskError.
+        """
+        self.rules = rules
+        self.parts = PartStore(folder / "parts")
+        self.totals = Totals()
+        self._folder = folder / "log"
+        self._digests: list[bytes] = []
+        self._read_commit = lru_cache(maxsize=COMMITS_REMEMBERED)(self._load)
+        header = verify_genesis(genesis, run_id=rules.run_id, operator_key=rules.operator_key)
+        if not self._path(0).exists():
+            write_durably(self._path(0), genesis)
+        self._take(header.digest, header.commit())
+        while (following := self._stored(len(self._digests))) is not None:
+            self._take(*following)
+
+    def _stored(self, round_: int) -> tuple[bytes, Commit] | None:
+        try:
+            header = Header.decode(read_file(self._path(round_), limit_bytes=MAX_HEADER_BYTES))
+            commit = header.commit()
+        except (DiskError, RecordError):
+            return None
+        return (header.digest, commit) if commit.prev == self._digests[-1] and commit.round == round_ else None
+
+    def _take(self, digest: bytes, commit: Commit) -> None:
+        self._digests.append(digest)
+        self.totals.add(commit)
+
+    def _path(self, round_: int) -> Path:
+        return self._folder / str(round_)
+
+    def _load(self, round_: int) -> Commit:
+        return Header.decode(self.header_bytes(round_)).commit()
+
+    @property
+    def head(self) -> Head:
+        return Head(len(self._digests) - 1, self._digests[-1])
+
+    def digest(self, round_: int) -> bytes:
+        """D_r. Raises IndexError past the head."""
+        return self._digests[round_]
+
+    def header_bytes(self, round_: int) -> bytes:
+        """A decided round's header. Raises DiskError."""
+        if not 0 <= round_ < len(self._digests):
+            raise DiskError(f"the log has no round {round_}; its head is round {len(self._digests) - 1}")
+        return read_file(self._path(round_), limit_bytes=MAX_HEADER_BYTES)
+
+    def commit(self, round_: int) -> Commit:
+        return self._read_commit(round_)
+
+    def newest(self, count: int) -> list[Commit]:
+        """The last `count` commits, oldest first."""
+        head = self.head.round
+        return [self.commit(round_) for round_ in range(max(0, head - count + 1), head + 1)]
+
+    def append(self, header: Header) -> None:
+        """Make the next header durable. Its certificate was checked by the caller."""
+        commit = header.commit()
+        assert commit.round == len(self._digests)
+        assert commit.prev == self._digests[-1]
+        write_durably(self._path(commit.round), header.encode())
+        self._take(header.digest, commit)
+
+    def council(self, round_: int) -> Council:
+        """Of a round up to head + W."""
+        named_by = max(0, round_ - self.rules.window)
+        while named_by and not self.commit(named_by).members:
+            named_by -= 1
+        return council_of(self.rules.run_id, round_, self.commit(named_by).members)
+
+    def view(self, round_: int, base: bytes) -> View:
+        """What this log says of `round_`, whose predecessor it holds; `base` is this peer's own state's hash."""
+        return View(
+            rules=self.rules,
+            round=round_,
+            fragment=fragment_of_round(round_, self.rules.num_fragments),
+            prev=self.digest(round_ - 1),
+            anchor=self.digest(max(0, round_ - self.rules.window)),
+            base=base,
+            council=self.council(round_),
+            tokens_credited=self.totals.counters,
+        )
+
+    def prune_parts(self, oldest_round: int) -> None:
+        """Keep only the parts of rounds from `oldest_round` on."""
+        rounds = range(max(1, oldest_round), self.head.round + 1)
+        self.parts.prune({part.result_hash for round_ in rounds for part in self.commit(round_).parts})

@@ -1,0 +1,91 @@
+"""What one peer brings to every round: its key, its log and state, its promises and votes on disk."""
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from swarm_diloco.diloco.ledger import vote_message
+from swarm_diloco.diloco.schedule import fragment_of_round
+from swarm_diloco.disk import read_file, write_durably
+from swarm_diloco.errors import DiskError, RecordError
+from swarm_diloco.network.identity import Identity
+from swarm_diloco.network.interface import Network
+from swarm_diloco.network.wire import CastVote, Message, Signed, sign
+from swarm_diloco.rounds.decision import MAX_VOTE_FILE_BYTES, View, Voter
+from swarm_diloco.rounds.follower import Follower
+from swarm_diloco.rounds.membership import Attendance
+from swarm_diloco.rounds.settings import RunRules
+
+
+@dataclass(slots=True)
+class Participant:
+    network: Network
+    identity: Identity
+    rules: RunRules
+    follower: Follower
+    votes_path: Path
+    trains: bool
+    is_reachable: bool
+    attendance: Attendance = field(default_factory=Attendance)
+    upload_kilobits: int = 0  # a second, as measured in the newest rounds; 0: not known
+    voter: Voter = field(default_factory=Voter)
+    _saving: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def load_votes(self) -> None:
+        """Resume promises and votes after a restart. Raises DiskError naming the file: a peer that forgot what it
+        voted must not vote again under the same key.
+        """
+        if not self.votes_path.exists():
+            return
+        try:
+            self.voter = Voter.decode(read_file(self.votes_path, limit_bytes=MAX_VOTE_FILE_BYTES))
+        except RecordError as error:
+            raise DiskError(
+                f"{self.votes_path} is damaged ({error}); this peer must not vote again under its key: "
+                "move the key away and join again with a new one"
+            ) from error
+
+    def view(self) -> View:
+        """Of the next round."""
+        follower = self.follower
+        round_ = follower.log.head.round + 1
+        fragment = fragment_of_round(round_, self.rules.num_fragments)
+        return follower.log.view(round_, follower.replica.base(fragment))
+
+    def sign(self, round_: int, ballot: int, message: Message) -> Signed:
+        return sign(
+            self.identity,
+            run=self.rules.run_id,
+            round_=round_,
+            ballot=ballot,
+            head=self.follower.log.head,
+            message=message,
+        )
+
+    async def promise(self, view: View, ballot: int) -> bool:
+        """Make the promise durable. False if a higher ballot was promised."""
+        if not self.voter.promise(view, ballot):
+            return False
+        await self._save_votes()
+        return True
+
+    async def vote(self, view: View, ballot: int, commit_bytes: bytes, digest: bytes) -> CastVote | None:
+        """Make the vote durable (its parts are already) and sign it. None if a promise or another vote forbids it."""
+        if not self.voter.vote(view, ballot, commit_bytes):
+            return None
+        await self._save_votes()
+        message = vote_message(self.rules.run_id, view.round, ballot, digest)
+        return CastVote(digest, self.identity.sign(message))
+
+    async def _save_votes(self) -> None:
+        async with self._saving:
+            await self.network.run_blocking(write_durably, self.votes_path, self.voter.encode())
+
+    @property
+    def donors(self) -> list[str]:
+        """Whom to ask for log and state: the newest commit's reachable members, weight 0 first, then the genesis'."""
+        log = self.follower.log
+        newest = [member for member in log.commit(log.head.round).members if member.reachable]
+        peers = [member.peer for member in sorted(newest, key=lambda member: member.weight > 0)]
+        peers += [member.peer for member in log.commit(0).members]
+        return [peer for peer in dict.fromkeys(peers) if peer != self.identity.peer]

@@ -1,0 +1,468 @@
+"""One peer's way through one round: knock, plan, exchange, vote, decided. Then the next candidate, if that failed.
+
+idle → knocked(b) → planned(b, a) → sending → holding → voted(b) → decided → applied
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from swarm_diloco.diloco.ledger import DataRange, Evaluation, Header, digest_of
+from swarm_diloco.errors import DataError, NetworkError, RecordError, StateError, StreamTimeout
+from swarm_diloco.network.interface import Stream
+from swarm_diloco.network.wire import (
+    Ahead,
+    Beat,
+    Behind,
+    Bye,
+    Coming,
+    Decided,
+    Knock,
+    Message,
+    NotMe,
+    Plan,
+    Promised,
+    Propose,
+    Refused,
+    Sealed,
+    Signed,
+    Waiting,
+    read_signed,
+)
+from swarm_diloco.rounds.butterfly import Butterfly
+from swarm_diloco.rounds.coordinator import Coordinator
+from swarm_diloco.rounds.decision import check_proposal
+from swarm_diloco.rounds.local_stream import local_pair
+from swarm_diloco.rounds.participant import Participant
+from swarm_diloco.rounds.settings import RunRules
+
+DIAL_SECONDS = 5.0
+RETRY_SECONDS = 1.0
+AHEAD_TRIES = 5  # a candidate that lacks a commit gets so many retries to fetch it
+DEADLINE_GROWTH = 1.5  # each ballot waits longer than the one before
+
+
+def control_protocol(rules: RunRules) -> str:
+    return f"{rules.protocol_prefix}/control"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contribution:
+    """What a worker brings to a round. `delta` is read until the parts are encoded, then no more."""
+
+    delta: Tensor  # float32 [values of the fragment], θ(global) − θ(local)
+    base_round: int  # the round after which that θ was global
+    weight: int  # tokens
+    tokens: int  # since the last commit that lists this worker
+    ranges: tuple[DataRange, ...]
+    norm: float
+    step_seconds: float
+    evaluation: tuple[Evaluation, ...] = ()
+
+
+class BallotFailed(Exception):  # noqa: N818 - not an error to anybody but the loop below
+    """This ballot will not do; try `ballot` (or the next one)."""
+
+    def __init__(self, ballot: int | None = None) -> None:
+        self.ballot = ballot
+
+
+class Session:
+    """One round at one peer. `run` returns when the log holds the round."""
+
+    def __init__(self, participant: Participant) -> None:
+        self.view = participant.view()
+        self.phase = "idle"
+        self.waiting_for: tuple[int, int] | None = None  # workers here, workers needed
+        self.refused: str | None = None
+        self.planned = asyncio.Event()
+        self.butterfly: Butterfly | None = None
+        self._participant = participant
+        self._ballot = participant.voter.promised(self.view)
+        self._ballot_raised = asyncio.Event()
+        self._contribution: Contribution | None = None
+        self._encoded: list[bytes] | None = None
+        self._is_ready = asyncio.Event()
+        self._coordinators: dict[int, Coordinator] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+        self._held: set[bytes] = set()
+        self._part_held = asyncio.Event()
+        self._own_knock: Signed | None = None
+        self._member_streams: list[Stream] = []
+        self._plan: Plan | None = None
+        self._planned_at: float | None = None
+        self._exchange: asyncio.Task[None] | None = None
+        self._exchange_ballot: int | None = None
+        self._times_ahead = 0
+
+    @property
+    def round(self) -> int:
+        return self.view.round
+
+    @property
+    def ballot(self) -> int:
+        return self._ballot
+
+    @property
+    def plan_members(self) -> tuple[str, ...]:
+        """Who is in the round, once a plan is known."""
+        return tuple(peer for peer, _ in self._plan.members) if self._plan else ()
+
+    # --- what this peer brings
+
+    async def bring(self, contribution: Contribution) -> None:
+        """Encode this worker's parts and take part with them."""
+        rules, fragment = self.view.rules, self.view.fragment
+        self.phase = "encoding"
+        self._encoded = await self._participant.network.run_blocking(_encode, rules, fragment, contribution.delta)
+        self._contribution = contribution
+        self._is_ready.set()
+
+    def take_part(self) -> None:
+        """Take part without a contribution: to vote, coordinate and reduce."""
+        self._is_ready.set()
+
+    @property
+    def has_contribution(self) -> bool:
+        return self._contribution is not None
+
+    async def run(self) -> None:
+        """Until the round is in the log. Raises StateError, DiskError: both end this peer's part in the run."""
+        log = self._participant.follower.log
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                tasks.create_task(self._take_part_until_decided())
+                await self._participant.follower.wait_past(self.round - 1)
+                raise _RoundOver  # ends the coordinators and the exchange
+        except* _RoundOver:
+            pass
+        for coordinator in self._coordinators.values():
+            coordinator.conclude(log.header_bytes(self.round))
+        self._participant.voter.forget_before(log.head.round + 1)
+        self._learn_from_it()
+
+    def _learn_from_it(self) -> None:
+        """What this round showed: how long rounds take, how fast this peer uploads."""
+        if self._planned_at is not None:
+            self._participant.attendance.decided(asyncio.get_running_loop().time() - self._planned_at)
+        traffic = self.butterfly.traffic if self.butterfly else None
+        if traffic and traffic.sending_seconds > 0.01 and traffic.sent_bytes > 2**16:
+            self._participant.upload_kilobits = int(traffic.sent_bytes * 8 / 1000 / traffic.sending_seconds)
+
+    async def leave(self) -> None:
+        """Say bye on every open stream."""
+        for stream in self._member_streams:
+            with suppress(NetworkError):
+                await self._send(stream, Bye())
+
+    # --- as a member
+
+    async def _take_part_until_decided(self) -> None:
+        if self._participant.trains and not self._is_ready.is_set():
+            await self._announce_newcomer()
+        await self._is_ready.wait()
+        wait = self.view.rules.rounds.deadline_seconds
+        while True:
+            ballot = self._ballot
+            self._ballot_raised.clear()
+            try:
+                await self._knock_at(ballot, wait)
+                return
+            except BallotFailed as failed:
+                self._raise_ballot(failed.ballot if failed.ballot is not None else ballot + 1)
+            except NetworkError:
+                self._raise_ballot(ballot + 1)
+                await asyncio.sleep(min(RETRY_SECONDS * (1 + ballot // len(self.view.council.candidates)), 10.0))
+            wait = min(wait * DEADLINE_GROWTH, self.view.rules.rounds.deadline_ceiling_seconds)
+
+    async def _announce_newcomer(self) -> None:
+        """Ask to be waited for, if the log does not: else a newcomer in step with the others comes late for ever."""
+        log, me = self._participant.follower.log, self._participant.identity.peer
+        candidate = self.view.council.candidate(self._ballot)
+        if me == candidate or log.commit(log.head.round).member(me) is not None:
+            return
+        with suppress(NetworkError):
+            stream = await self._participant.network.dial(
+                candidate, control_protocol(self.view.rules), timeout_seconds=DIAL_SECONDS
+            )
+            await self._send(stream, Coming())
+            with suppress(NetworkError):
+                await stream.receive(timeout_seconds=DIAL_SECONDS)  # its close: it was read
+            await stream.close()
+
+    def _raise_ballot(self, ballot: int) -> None:
+        if ballot > self._ballot:
+            self._ballot = ballot
+            self._ballot_raised.set()
+
+    async def _knock_at(self, ballot: int, wait_seconds: float) -> None:
+        """One ballot from knock to decided. Raises BallotFailed or NetworkError when it will not be decided here."""
+        candidate = self.view.council.candidate(ballot)
+        if not await self._participant.promise(self.view, ballot):
+            raise BallotFailed(self._participant.voter.promised(self.view))
+        stream = await self._open(candidate, ballot)
+        self._member_streams.append(stream)
+        beating = asyncio.create_task(self._beat(stream))
+        raised = asyncio.create_task(self._ballot_raised.wait())
+        following = asyncio.create_task(self._follow(stream, candidate, ballot, wait_seconds))
+        try:
+            self.phase = "knocked"
+            await asyncio.wait({raised, following}, return_when=asyncio.FIRST_COMPLETED)
+            if not following.done():
+                raise BallotFailed(self._ballot)
+            await following
+        finally:
+            for task in (beating, raised, following):
+                task.cancel()
+            await asyncio.gather(beating, raised, following, return_exceptions=True)
+            self._member_streams.remove(stream)
+            await stream.close()
+
+    async def _open(self, candidate: str, ballot: int) -> Stream:
+        knock = self._participant.sign(self.round, ballot, self._knock())
+        self._own_knock = knock
+        if candidate == self._participant.identity.peer:
+            mine, theirs = local_pair(candidate)
+            assert self._tasks is not None
+            self._tasks.create_task(self.coordinator(ballot).attend(knock, theirs))
+            return mine
+        stream = await self._participant.network.dial(
+            candidate, control_protocol(self.view.rules), timeout_seconds=DIAL_SECONDS
+        )
+        await stream.send(knock.frame, timeout_seconds=DIAL_SECONDS)
+        return stream
+
+    def _knock(self) -> Knock:
+        participant = self._participant
+        credited = self.view.tokens_credited.get(participant.identity.peer, 0)
+        knock = Knock(
+            fragment=self.view.fragment,
+            base=self.view.base,
+            tokens_from=credited,
+            tokens_to=credited,
+            upload_kilobits=participant.upload_kilobits,
+            reachable=participant.is_reachable,
+            vote=participant.voter.vote_cast(self.view),
+        )
+        mine = self._contribution
+        if mine is None:
+            return knock
+        return replace(
+            knock,
+            weight=mine.weight,
+            tokens_to=credited + mine.tokens,
+            ranges=mine.ranges,
+            evaluation=mine.evaluation,
+            step_microseconds=int(mine.step_seconds * 1e6),
+            norm_millionths=int(mine.norm * 1e6),
+        )
+
+    async def _beat(self, stream: Stream) -> None:
+        with suppress(NetworkError):
+            while True:
+                await asyncio.sleep(self.view.rules.rounds.heartbeat_seconds)
+                await self._send(stream, Beat())
+
+    async def _send(self, stream: Stream, message: Message) -> None:
+        signed = self._participant.sign(self.round, self._ballot, message)
+        await stream.send(signed.frame, timeout_seconds=self.view.rules.rounds.silence_seconds)
+
+    async def _follow(self, stream: Stream, candidate: str, ballot: int, wait_seconds: float) -> None:
+        """Do what the coordinator says until it says `decided`."""
+        loop = asyncio.get_running_loop()
+        rounds = self.view.rules.rounds
+        deadline = loop.time() + wait_seconds if self._contribution is not None else None
+        while True:
+            limit = rounds.silence_seconds
+            if deadline is not None:
+                limit = min(limit, deadline - loop.time())
+                if limit <= 0:
+                    raise BallotFailed
+            try:
+                frame = await stream.receive(timeout_seconds=limit)
+            except StreamTimeout:
+                if deadline is not None and loop.time() >= deadline:
+                    raise BallotFailed from None
+                raise
+            signed = read_signed_or_fail(frame, self.view.rules.run_id, candidate)
+            match signed.message:
+                case Plan() as plan:
+                    deadline = loop.time() + plan.deadline_in_ms / 1000
+                    self._follow_plan(plan, stream, ballot)
+                case Propose() as proposal:
+                    await self._consider(proposal, stream, ballot)
+                case Waiting(have, need):
+                    self.waiting_for = (have, need)
+                    deadline = loop.time() + wait_seconds if self._contribution is not None else None
+                case Decided(header):
+                    await self._learn(header, candidate)
+                    return
+                case Behind(header):
+                    await self._learn(header, candidate)
+                    await asyncio.sleep(RETRY_SECONDS)
+                    raise BallotFailed(ballot)
+                case Ahead():
+                    self._times_ahead += 1
+                    await asyncio.sleep(RETRY_SECONDS)
+                    raise BallotFailed(ballot if self._times_ahead % AHEAD_TRIES else None)
+                case Promised(promised):
+                    raise BallotFailed(max(promised, ballot + 1))
+                case NotMe():
+                    raise BallotFailed
+                case Refused(reason):
+                    await self._refused(reason)
+                case _:
+                    pass
+
+    async def _refused(self, reason: str) -> None:
+        if "state" in reason:
+            raise StateError(
+                f"round {self.round}: the council's state is not this peer's. "
+                "Remove the run's folder (not the key) and join again"
+            )
+        self.refused = reason
+        self.phase = f"refused: {reason}"
+        await asyncio.sleep(self.view.rules.rounds.deadline_seconds)
+        raise BallotFailed
+
+    async def _learn(self, header: bytes, candidate: str) -> None:
+        holders = [candidate, *(peer for peer in self.plan_members if peer != candidate)]
+        try:
+            await self._participant.follower.learn(Header.decode(header), holders)
+        except (RecordError, DataError) as error:
+            raise BallotFailed from error
+
+    # --- the exchange
+
+    def _follow_plan(self, plan: Plan, stream: Stream, ballot: int) -> None:
+        self._plan = plan
+        self.waiting_for = None
+        if self._planned_at is None:
+            self._planned_at = asyncio.get_running_loop().time()
+        if self.butterfly is None or self._exchange_ballot != ballot:
+            self._start_exchange(stream, ballot)
+        assert self.butterfly is not None
+        self.phase = "exchanging"
+        self.butterfly.follow_plan(plan)
+        self.planned.set()
+
+    def _start_exchange(self, stream: Stream, ballot: int) -> None:
+        """Each ballot has an exchange of its own; what the former one moved is kept by hash."""
+        assert self._tasks is not None
+        if self._exchange is not None:
+            self._exchange.cancel()
+
+        def tell_sealed(sealed: Sealed) -> None:
+            assert self._tasks is not None
+            self._tasks.create_task(self._tell(stream, sealed))
+
+        self._exchange_ballot = ballot
+        self.butterfly = Butterfly(
+            self._participant.network,
+            self.view.rules,
+            round_=self.round,
+            prev=self.view.prev,
+            encoded=self._encoded,
+            parts=self._participant.follower.log.parts,
+            on_sealed=tell_sealed,
+            on_held=self._hold,
+        )
+        self._exchange = self._tasks.create_task(self.butterfly.run())
+
+    async def _tell(self, stream: Stream, message: Message) -> None:
+        with suppress(NetworkError):
+            await self._send(stream, message)
+
+    def _hold(self, part_hash: bytes) -> None:
+        self._held.add(part_hash)
+        self._part_held.set()
+        for coordinator in self._coordinators.values():
+            coordinator.held(part_hash)
+
+    # --- the vote
+
+    async def _consider(self, proposal: Propose, stream: Stream, ballot: int) -> None:
+        """Vote if this peer is of the council, the proposal is right and all its parts are on this disk."""
+        if self._participant.identity.peer not in self.view.council.members:
+            return
+        self.phase = "voting"
+        run = self.view.rules.run_id
+        try:
+            promises = [read_signed(frame, run=run) for frame in proposal.promises]
+            commit = check_proposal(self.view, ballot, proposal, promises, self._own_knock)
+            await self._get_parts([part.result_hash for part in commit.parts])
+        except RecordError as error:
+            raise BallotFailed from error
+        except DataError:
+            return  # the others may be enough; `decided` or the deadline comes
+        cast = await self._participant.vote(self.view, ballot, proposal.commit_bytes, digest_of(proposal.commit_bytes))
+        if cast is None:
+            raise BallotFailed(self._participant.voter.promised(self.view))
+        await self._send(stream, cast)
+
+    async def _get_parts(self, hashes: Sequence[bytes]) -> None:
+        """Parts are on their way here; what the exchange does not bring is fetched from other members."""
+        store = self._participant.follower.log.parts
+        patience = self.view.rules.rounds.silence_seconds / 2
+        if self._plan is not None:
+            patience = max(patience, self._plan.deadline_in_ms / 4000)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                while any(store.get(part_hash) is None for part_hash in hashes):
+                    self._part_held.clear()
+                    await self._part_held.wait()
+        await self._participant.follower.fetch_parts(hashes, self.plan_members or self._participant.donors)
+        await self._participant.network.run_blocking(store.make_durable, hashes)
+
+    # --- as a candidate
+
+    def coordinator(self, ballot: int) -> Coordinator:
+        """This peer's coordinator of a ballot whose candidate it is; it begins when somebody knocks."""
+        if ballot not in self._coordinators:
+            assert self._tasks is not None
+            coordinator = Coordinator(self._participant, self.view, ballot)
+            self._coordinators[ballot] = coordinator
+            for part_hash in self._held:
+                coordinator.held(part_hash)
+            self._tasks.create_task(coordinator.run())
+            self._raise_ballot(ballot)
+        return self._coordinators[ballot]
+
+    async def admit(self, signed: Signed, stream: Stream) -> None:
+        """Another peer's knock at this round, or word that it will come."""
+        reply: Message | None = None
+        candidate = self.view.council.candidate(signed.ballot)
+        if isinstance(signed.message, Coming):
+            if candidate == self._participant.identity.peer and self._tasks is not None:
+                self.coordinator(signed.ballot).ballot.expect(signed.sender)
+            return
+        if candidate != self._participant.identity.peer:
+            reply = NotMe(candidate)
+        elif self._participant.voter.promised(self.view) > signed.ballot:
+            reply = Promised(self._participant.voter.promised(self.view))
+        elif self._tasks is None:
+            reply = Ahead()
+        if reply is not None:
+            frame = self._participant.sign(self.round, signed.ballot, reply).frame
+            await stream.send(frame, timeout_seconds=self.view.rules.rounds.silence_seconds)
+            return
+        await self.coordinator(signed.ballot).attend(signed, stream)
+
+
+class _RoundOver(Exception):  # noqa: N818 - ends a task group, reaches nobody
+    pass
+
+
+def read_signed_or_fail(frame: bytes, run: bytes, candidate: str) -> Signed:
+    try:
+        return read_signed(frame, run=run, sender=candidate)
+    except RecordError as error:
+        raise BallotFailed from error
+
+
+def _encode(rules: RunRules, fragment: int, delta: Tensor) -> list[bytes]:
+    return [rules.upload.encode(delta[where]) for where in rules.part_slices(fragment)]

@@ -1,0 +1,20 @@
+"""Frozen values that views show: facts, not texts."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundStatus:
+    """Where a peer stands in the rounds."""
+
+    round: int  # the newest that is in its replica; −1: no state yet
+    digest: str  # of its log's head, hex
+    open_round: int | None
+    phase: str
+    ballot: int
+    coordinator: str | None  # peer id
+    members: tuple[str, ...]  # of the plan
+    waiting_for: tuple[int, int] | None  # workers here, workers needed
+    sent_bytes: int  # of parts, since the start
+    received_bytes: int
+    num_forks: int

@@ -1,0 +1,1 @@
+"""Inner steps: model, data, and the trainer process. Synchronous."""

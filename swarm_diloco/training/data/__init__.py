@@ -1,0 +1,1 @@
+"""Text to packed sequences, and who trains which."""

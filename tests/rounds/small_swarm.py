@@ -1,0 +1,205 @@
+"""Peers with the real engine and made-up pseudo-gradients, over any network: what the tests of rounds/ are made of."""
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from swarm_diloco.diloco.codec import CodecSettings
+from swarm_diloco.diloco.fragments import ParameterLayout
+from swarm_diloco.diloco.ledger import Commit, DataRange, Header, Kind, Member, Vote, genesis_message
+from swarm_diloco.diloco.records import HASH_BYTES, hash_of
+from swarm_diloco.diloco.schedule import ScheduleSettings
+from swarm_diloco.network.identity import Identity
+from swarm_diloco.network.interface import Network
+from swarm_diloco.rounds.engine import Contribution, Engine, Outcome
+from swarm_diloco.rounds.follower import Applied, Follower
+from swarm_diloco.rounds.library import RunFiles
+from swarm_diloco.rounds.replica import Replica, fragment_base
+from swarm_diloco.rounds.settings import RoundSettings, RunRules
+from swarm_diloco.rounds.snapshot import write_snapshot
+
+NUM_VALUES = 5000
+QUICK = RoundSettings(
+    part_values=1024,
+    snapshot_interval=4,
+    opening_seconds=5,
+    deadline_seconds=8,
+    deadline_floor_seconds=6,
+    deadline_ceiling_seconds=20,
+    heartbeat_seconds=0.5,
+    silence_seconds=3,
+)
+
+
+def identity(name: str) -> Identity:
+    return Identity.from_seed(hashlib.sha256(name.encode()).digest())
+
+
+def rules_for(rounds: RoundSettings = QUICK, codec: CodecSettings | None = None) -> RunRules:
+    layout = ParameterLayout.of([("weight", (NUM_VALUES,))])
+    return RunRules(
+        run_id=hash_of(b"the run"),
+        operator_key=identity("operator").public_key,
+        layout=layout,
+        codec=codec or CodecSettings(),
+        schedule=ScheduleSettings(inner_steps=10, pace="steps"),
+        rounds=rounds,
+    )
+
+
+def first_state() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(7)
+    return torch.randn(NUM_VALUES, generator=generator), torch.zeros(NUM_VALUES)
+
+
+def genesis_of(rules: RunRules, bootstrap: Sequence[str]) -> bytes:
+    theta, momentum = first_state()
+    members = tuple(Member(peer, 0, 0, 0, True, (), bytes(HASH_BYTES)) for peer in bootstrap)
+    commit = Commit(
+        run=rules.run_id,
+        round=0,
+        fragment=0,
+        prev=bytes(HASH_BYTES),
+        kind=Kind.GENESIS,
+        base=fragment_base(theta, momentum),
+        members=members,
+        parts=(),
+        next_due_ms=0,
+        wall_ms=0,
+    ).encode()
+    operator = identity("operator")
+    return Header(commit, 0, (Vote(operator.peer, operator.sign(genesis_message(commit))),)).encode()
+
+
+@dataclass
+class SmallPeer:
+    """One peer's process: log and votes in `folder`, an engine while it runs."""
+
+    name: str
+    folder: Path
+    rules: RunRules
+    genesis: bytes
+    trains: bool = True
+    weight: int = 100
+    step_seconds: float = 1.0  # of training between two rounds
+    is_reachable: bool = True
+    trained: int = 0  # tokens, all
+    credited: int = 0
+    states: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)  # round -> digest, base after it
+    outcomes: list[Outcome] = field(default_factory=list)
+    engine: Engine | None = None
+    follower: Follower | None = None
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    max_rounds: int | None = None
+    donors: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        self.identity = identity(self.name)
+        self.peer = self.identity.peer
+
+    def has_first_state(self) -> None:
+        """Be the operator's machine: θ_0 lies on the disk."""
+        theta, momentum = first_state()
+        digest = Header.decode(self.genesis).digest
+        write_snapshot(
+            self.folder / "snapshots" / "0",
+            run=self.rules.run_id,
+            round_=0,
+            digest=digest,
+            theta=theta,
+            momentum=momentum,
+            applied=[0],
+        )
+
+    async def start(self, network: Network) -> None:
+        replica = Replica(self.rules, torch.zeros(NUM_VALUES), torch.zeros(NUM_VALUES))
+        published = RunFiles(b"manifest", self.genesis, {})
+        self.follower = Follower(network, self.rules, published, self.folder, replica)
+        self.follower.subscribe(self._on_applied)
+        await self.follower.load()
+        if self.donors:
+            await self.follower.catch_up(self.donors)
+        self.engine = Engine(
+            network,
+            self.identity,
+            self.rules,
+            self.follower,
+            self.folder / "votes",
+            trains=self.trains,
+            is_reachable=self.is_reachable,
+        )
+        self.tasks = [asyncio.create_task(self.engine.run())]
+        if self.trains:
+            self.tasks.append(asyncio.create_task(self._work()))
+
+    def _on_applied(self, applied: Applied) -> None:
+        self.states[applied.commit.round] = (applied.digest, applied.state_hash)
+
+    async def _work(self) -> None:
+        """What a worker and its trainer do, without a model: train for a while, bring a Δ, keep what was not listed."""
+        assert self.engine is not None
+        assert self.follower is not None
+        pending = self.trained - self.credited
+        while self.max_rounds is None or len(self.outcomes) < self.max_rounds:
+            await asyncio.sleep(self.step_seconds)
+            self.trained += self.weight
+            pending += self.weight
+            base_round = self.follower.replica.round
+            outcome = await self.engine.contribute(self.contribution(base_round, pending))
+            taken = int(pending * outcome.listed)
+            pending -= taken
+            self.credited += taken
+            self.outcomes.append(outcome)
+
+    def contribution(self, base_round: int, tokens: int) -> Contribution:
+        generator = torch.Generator().manual_seed(base_round * 1000 + len(self.name))
+        delta = torch.randn(NUM_VALUES, generator=generator) * 0.01
+        ranges = (DataRange(0, sum(self.name.encode()), self.credited, self.credited + tokens),)
+        return Contribution(
+            delta=delta,
+            base_round=base_round,
+            weight=self.weight,
+            tokens=tokens,
+            ranges=ranges,
+            norm=float(delta.norm()),
+            step_seconds=0.1,
+        )
+
+    async def stop(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        self.tasks = []
+
+    async def reached(self, round_: int) -> None:
+        """Until this peer has applied the round; an engine that ended raises here."""
+        assert self.follower is not None
+        waiting = asyncio.create_task(self._until(round_))
+        try:
+            await asyncio.wait({waiting, *self.tasks}, return_when=asyncio.FIRST_COMPLETED)
+            while not waiting.done():
+                for task in self.tasks:
+                    if task.done() and task.exception():
+                        raise task.exception()  # type: ignore[misc]
+                await asyncio.wait({waiting, *(t for t in self.tasks if not t.done())}, return_when="FIRST_COMPLETED")
+            await waiting
+        finally:
+            waiting.cancel()
+
+    async def _until(self, round_: int) -> None:
+        assert self.follower is not None
+        await self.follower.wait_past(round_ - 1)
+        while self.follower.replica.round < round_:
+            await asyncio.sleep(0.01)
+
+
+def assert_one_log(peers: Sequence[SmallPeer]) -> None:
+    """No two peers hold different digests or bases for one round."""
+    seen: dict[int, tuple[bytes, bytes]] = {}
+    for peer in peers:
+        for round_, state in peer.states.items():
+            assert seen.setdefault(round_, state) == state, f"round {round_}: {peer.name} differs"
