@@ -37,8 +37,8 @@ class SettingsFile:
         except UnicodeDecodeError as error:
             line = data.count(b"\n", 0, error.start) + 1
             raise ManifestError(f"{name} line {line}: not UTF-8 text") from error
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise ManifestError(f"{name} is not TOML: {str(error) or 'nested too deeply'}") from error
+        except (ValueError, RecursionError) as error:  # ValueError: TOML's own, and a number of thousands of digits
+            raise ManifestError(_shown(f"{name} is not TOML: {error}")) from error
 
     def check_tables(self) -> None:
         """Refuse a table that no settings belong to, and a setting outside of any table."""
@@ -77,9 +77,9 @@ class SettingsFile:
             raise ManifestError(f"{self.name}: {len(found)} entries [[{table}]], at most {limit} are allowed")
         return tuple(self._build(table, kind, entry, None, index) for index, entry in enumerate(found))
 
-    def error(self, table: str, key: str | None, message: str, entry: int = 0) -> ManifestError:
+    def error(self, table: str | None, key: str | None, message: str, entry: int = 0) -> ManifestError:
         line = line_of(self._text, table, key, entry)
-        return ManifestError(f"{self.name} line {line}: {message}" if line else f"{self.name}: {message}")
+        return ManifestError(_shown(f"{self.name} line {line}: {message}" if line else f"{self.name}: {message}"))
 
     def _build(self, table: str, kind: type[S], found: dict[str, Any], base: S | None, entry: int) -> S:
         known = field_types(kind)
@@ -112,9 +112,7 @@ class SettingsFile:
             meant = difflib.get_close_matches(table, self._catalogue, n=1)
             hint = f"; did you mean [{meant[0]}]?" if meant else f"; there are {', '.join(self._catalogue)}"
             return self.error(table, None, f"unknown table [{table}]{hint}")
-        line = line_of(self._text, None, table, 0)
-        where = f"{self.name} line {line}" if line else self.name
-        return ManifestError(f"{where}: {table} stands in no table{self._suggestion('', table)}")
+        return self.error(None, table, f"{table} stands in no table{self._suggestion('', table)}")
 
     def _suggestion(self, table: str, key: str) -> str:
         own = list(field_types(self._catalogue[table])) if table else []
@@ -152,6 +150,11 @@ def value_as(value: object, hint: Any) -> Any:
         raise ValueError(
             f"{reason[:1].lower()}{reason[1:]}, not {json.dumps(value, ensure_ascii=False)[:80]}"
         ) from None
+
+
+def _shown(message: str) -> str:
+    """One line that a terminal shows as it is: a file's keys may hold anything."""
+    return "".join(letter if letter.isprintable() else "?" for letter in message)
 
 
 def _leaves(value: object) -> Iterable[object]:

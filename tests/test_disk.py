@@ -55,9 +55,18 @@ def test_a_folder_is_not_replaced_by_a_file(tmp_path: Path) -> None:
 def test_contents_are_on_the_disk_before_the_name_and_the_name_before_the_return(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = []
-    for name in ("fsync", "replace"):
+    calls: list[str] = []
+
+    def note(name: str) -> None:
         original = getattr(os, name)
-        monkeypatch.setattr(os, name, lambda *args, n=name, o=original: (calls.append(n), o(*args))[1])
+
+        def noted(*arguments: object) -> None:
+            calls.append(name)
+            original(*arguments)
+
+        monkeypatch.setattr(os, name, noted)
+
+    note("fsync")
+    note("replace")
     write_durably(tmp_path / "file", b"data")
     assert calls == ["fsync", "replace", "fsync"]

@@ -51,6 +51,14 @@ def test_one_wrong_or_missing_character_is_noticed(invite: Invite, data: st.Data
             Invite.decode(damaged)
 
 
+@pytest.mark.parametrize("where", ["/ip4/1.2.3.4/tcp/1", "/ip4/1.2.3.4/tcp/10", "/ip4/1.2.3.4/tcp/100"])
+def test_the_last_character_holds_no_slack(where: str) -> None:
+    text = Invite(RUN, KEY, (f"{where}/p2p/{PEER}",)).encode()
+    for letter in set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_") - {text[-1]}:
+        with pytest.raises(InviteError):
+            Invite.decode(text[:-1] + letter)
+
+
 @given(st.text() | st.text("sd1ABC-_= \n", max_size=60).map(PREFIX.__add__) | st.binary().map(invite_of))
 def test_any_text_is_refused_in_one_printable_line(text: str) -> None:
     with pytest.raises(InviteError) as raised:

@@ -28,9 +28,7 @@ lines = texts.filter(lambda text: unicodedata.normalize("NFC", text) == text)
 shares = st.floats(0, 1)
 tables = st.builds(
     example_tables,
-    run=st.builds(
-        example_run_settings, name=lines.filter(bool), purpose=lines, contact=lines, code_licence=lines
-    ),
+    run=st.builds(example_run_settings, name=lines.filter(bool), purpose=lines, contact=lines, code_licence=lines),
     model=st.builds(
         ModelSettings,
         architecture=texts.filter(bool),
@@ -60,9 +58,7 @@ tables = st.builds(
         schedule=st.sampled_from(["wsd", "cosine"]),
     ),
     outer=st.builds(OuterSettings, learning_rate=st.floats(0.001, 10), momentum_ramp=st.integers(0, 1000)),
-    schedule=st.builds(
-        ScheduleSettings, inner_steps=st.integers(1, 100_000), pace=st.sampled_from(["time", "steps"])
-    ),
+    schedule=st.builds(ScheduleSettings, inner_steps=st.integers(1, 100_000), pace=st.sampled_from(["time", "steps"])),
     codec=st.builds(CodecSettings, upload=st.sampled_from(CODEC_NAMES), download=st.sampled_from(CODEC_NAMES)),
     rounds=st.builds(RoundSettings, minimum_workers=st.integers(1, 64), maximum_norm=st.floats(1e-9, 1e30)),
 )
@@ -177,7 +173,19 @@ def test_a_wrong_setting_is_named_with_its_line() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["", "/etc/passwd", "../x", "data/../../x", "data//x", "data/.hidden", "a\\b", "data/x\n", "data/é", "a/b/c/d/e", "x/"],
+    [
+        "",
+        "/etc/passwd",
+        "../x",
+        "data/../../x",
+        "data//x",
+        "data/.hidden",
+        "a\\b",
+        "data/x\n",
+        "data/é",
+        "a/b/c/d/e",
+        "x/",
+    ],
 )
 def test_a_path_that_could_leave_the_runs_folder_is_refused(path: str) -> None:
     with pytest.raises(ValueError, match="relative path"):
@@ -201,7 +209,7 @@ def test_two_files_cannot_lie_in_one_place(path: str) -> None:
         example_tables(files=entries)
 
 
-@pytest.mark.parametrize("path", [path for path in PATHS])
+@pytest.mark.parametrize("path", PATHS)
 def test_a_manifest_names_every_file_that_members_need(path: str) -> None:
     entries = tuple(FileEntry(path=name, blake3="0" * 64, bytes=1) for name in PATHS if name != path)
     with pytest.raises(ValueError, match=r"names no \[\[file\]\]"):

@@ -93,6 +93,10 @@ def test_any_bytes_give_settings_or_one_line(data: bytes) -> None:
         ("[engine]\n# power = 3\npower = -1\n", "run.toml line 3: engine.power must not be negative, not -1"),
         ("[engine]\n[engine]\n", "run.toml is not TOML: Cannot declare ('engine',) twice (at line 2, column 8)"),
         ("[engine]\npower = \n", "run.toml is not TOML: Invalid value (at line 2, column 9)"),
+        (
+            '[engine]\n"a\\u001b" = 1\n',
+            "run.toml: unknown setting engine.a?; [engine] has power, ratio, label, gears, quiet, note",
+        ),
         ("[[engine]]\n", "run.toml line 1: [[engine]] stands for a list; this table is written [engine]"),
     ],
 )
@@ -105,6 +109,12 @@ def test_a_fault_is_named_with_its_line_and_what_was_meant(text: str, message: s
 def test_text_that_is_not_utf8_is_named_with_its_line() -> None:
     with pytest.raises(ManifestError, match=r"^run.toml line 2: not UTF-8 text$"):
         SettingsFile(b"[engine]\n\xff = 1\n", "run.toml", CATALOGUE)
+
+
+@pytest.mark.parametrize("text", ["[engine]\npower = " + "9" * 5000, "x = " + "[" * 5000, "[engine]\npower = 1e999"])
+def test_a_text_made_to_break_the_reader_is_refused(text: str) -> None:
+    with pytest.raises(ManifestError):
+        read(text)
 
 
 def test_a_missing_setting_is_an_error_only_where_nothing_stands_for_it() -> None:

@@ -13,8 +13,9 @@ from swarm_diloco.errors import DataError, DiskError
 from swarm_diloco.training.data import builtin
 from swarm_diloco.training.data.documents import JsonlFile
 from swarm_diloco.training.data.importing import SUFFIXES, local_documents, write_held_out, write_shards
-from swarm_diloco.training.data.remote import expand, open_stream, resolve_revision, streamed_documents
+from swarm_diloco.training.data.remote import remote_documents, remote_shard, resolve_revision
 from swarm_diloco.training.data.settings import DataSettings, Format, held_out_path, shard_path
+from swarm_diloco.training.data.web import expand
 
 BUILTIN = "builtin"
 HUB_NAME = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?|([\w.-]+)@([\w./-]+)")
@@ -144,9 +145,13 @@ def _dividing_line(data: str, documents: Iterable[str]) -> float:
     return min(max(share, lowest[1]), highest)
 
 
-def _held_out_documents(request: TextRequest) -> Iterable[str]:
+def _held_out_documents(request: TextRequest) -> Iterator[str]:
     assert request.held_out is not None
-    return filter(str.strip, local_documents(request.held_out, text_field=request.settings.text_field))
+    documents = filter(str.strip, local_documents(request.held_out, text_field=request.settings.text_field))
+    if (first := next(documents, None)) is None:
+        raise DataError(f"{request.held_out} holds no text to measure with")
+    yield first
+    yield from documents
 
 
 def _written(
@@ -216,21 +221,22 @@ def _remote(request: TextRequest, settings: DataSettings, files: Path, cache: Pa
             f"which text of {settings.dataset} is held out? Name a split of it (data.evaluation_split), "
             "or give a file with --held-out"
         )
-    num_files = len(expand(settings.dataset)) if settings.source == "url" else _num_files(settings, cache)
     notices: tuple[str, ...] = ()
+    num_files = len(expand(settings.dataset)) if settings.source == "url" else settings.shards
     if num_files < settings.shards and "shards" not in request.given:
         notices = (f"{settings.dataset} has {num_files} files, so there are as many shards, not {settings.shards}",)
         settings = replace(settings, shards=num_files)
-    prepared = PreparedText(settings=settings, documents=lambda: streamed_documents(settings, cache), notices=notices)
-    if next(iter(prepared.documents()), None) is None:
-        raise DataError(f"{settings.dataset} holds no text")
-    return prepared
+    _check_readable(settings, cache)
+    return PreparedText(settings=settings, documents=lambda: remote_documents(settings, cache), notices=notices)
 
 
-def _num_files(settings: DataSettings, cache: Path) -> int:
+def _check_readable(settings: DataSettings, cache: Path) -> None:
+    """Raises DataError if the first shard cannot be read as a worker will, or holds no text."""
     try:
-        return int(open_stream(settings, settings.split, cache).num_shards)
+        first = next(iter(remote_shard(settings, 0, cache).open()), None)
     except DataError:
         raise
-    except Exception as error:  # what datasets, the hub and the network raise
+    except Exception as error:  # what the host, the network and the datasets library raise
         raise DataError(f"cannot read {settings.dataset}: {error or type(error).__name__}") from error
+    if first is None:
+        raise DataError(f"{settings.dataset} holds no text")

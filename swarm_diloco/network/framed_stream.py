@@ -28,15 +28,14 @@ class FramedStream:
         self._writer.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self._frame_bytes: int | None = None  # of the frame whose length has been read
         self._lost: str | None = None  # why the stream is of no more use
+        self._closing: asyncio.Task[None] | None = None
 
     @property
     def peer(self) -> str:
         return self._peer
 
     async def send(self, frame: bytes | bytearray | memoryview, *, timeout_seconds: float) -> None:
-        data = (
-            frame if isinstance(frame, bytes) else bytes(frame)
-        )  # the transport may keep it, the caller may change it
+        data = frame if isinstance(frame, bytes) else bytes(frame)  # uvloop keeps it, and the caller may change it
         if len(data) > MAX_FRAME_BYTES:
             raise ValueError(f"a frame has at most {MAX_FRAME_BYTES} bytes, not {len(data)}")
         if self._lost is not None or self._reader.at_eof():
@@ -91,6 +90,11 @@ class FramedStream:
         if self._lost is None:
             self._lost = "closed here"
             self._writer.close()
+        if self._closing is None:  # one waiter: a cancelled wait_closed() makes all later ones fail
+            self._closing = asyncio.create_task(self._wait_closed())
+        await asyncio.shield(self._closing)
+
+    async def _wait_closed(self) -> None:
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._writer.wait_closed()

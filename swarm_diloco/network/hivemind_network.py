@@ -38,6 +38,7 @@ ADDRESS_SECONDS = 5.0  # for one address to take a connection, and again to answ
 DHT_SECONDS = 15.0  # for one store or look-up: a few round trips, each given up after 3 s
 FIRST_MESSAGE_SECONDS = 10.0  # for p2pd to say whose incoming stream it is
 CLOSE_SECONDS = 5.0
+LEAST_STEP_SECONDS = 0.001  # between the expiries of two announcements
 MAX_INCOMING_STREAMS = 1024
 MAX_REMEMBERED_PEERS = 4096
 NUM_THREADS = 4  # for run_blocking
@@ -54,6 +55,7 @@ class HivemindNetwork:
         self._dht: Any = None  # a DHTNode
         self._handlers: dict[str, Handler] = {}
         self._addresses: tuple[str, ...] = ()
+        self._expires_at = 0.0  # of the last announcement, on the wall clock
         self._initial: list[Address] = []
         self._remembered: dict[str, tuple[str, ...]] = {}
         self._incoming: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
@@ -285,11 +287,18 @@ class HivemindNetwork:
         """Also greets an initial and two remembered peers, so that a DHT that fell apart grows together again."""
         if len(record) > MAX_RECORD_BYTES:
             raise ValueError(f"a record has at most {MAX_RECORD_BYTES} bytes, not {len(record)}")
+        self._check_alive()
         await self._greet()
-        key, expires_at = record_key(self._run_id, self.peer), time.time() + lifetime_seconds
+        # The DHT takes a value only if it expires later than the one before.
+        self._expires_at = max(time.time() + lifetime_seconds, self._expires_at + LEAST_STEP_SECONDS)
         with contextlib.suppress(TimeoutError):  # the next announcement tries again
             async with asyncio.timeout(DHT_SECONDS):
-                await self._dht.store(key, record, expires_at, subkey=self.peer)
+                key = record_key(self._run_id, self.peer)
+                await self._dht.store(key, record, self._expires_at, subkey=self.peer)
+
+    def _check_alive(self) -> None:
+        if self.died.is_set():
+            raise NetworkError("p2pd, the network's own process, has ended")
 
     async def _greet(self) -> None:
         known = {address.peer: [address.place] for address in self._initial if address.peer is not None}
@@ -306,6 +315,7 @@ class HivemindNetwork:
         await asyncio.gather(*map(greet, chosen))
 
     async def discover(self) -> Mapping[str, bytes]:
+        self._check_alive()
         futures = await self._dht.get_many(
             record_keys(self._run_id), sufficient_expiration_time=float("inf"), return_futures=True
         )

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-import hivemind.p2p.p2p_daemon_bindings.p2pclient as p2pclient
 from hivemind.p2p.p2p_daemon import P2P
+from hivemind.p2p.p2p_daemon_bindings.control import ControlClient, DaemonConnector
 from hivemind.p2p.p2p_daemon_bindings.datastructures import PeerID
+from hivemind.p2p.p2p_daemon_bindings.p2pclient import Client
 from hivemind.p2p.p2p_daemon_bindings.utils import read_pbmsg_safe, write_pbmsg
 from hivemind.proto import p2pd_pb2
 from hivemind.utils.logging import use_hivemind_log_handler
@@ -67,6 +68,16 @@ class DaemonSettings:
         return [f"-{name}={value}" for name, value in switches.items()]
 
 
+class ControlConnector(DaemonConnector):  # type: ignore[misc]  # hivemind is untyped
+    """Keeps the connection that hivemind's control client opens, which that forgets when it fails or is cancelled."""
+
+    writer: asyncio.StreamWriter | None = None
+
+    async def open_connection(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, self.writer = await super().open_connection()
+        return reader, self.writer
+
+
 class Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
     """A running p2pd. `ended` is set when its process is gone, whoever ended it."""
 
@@ -78,17 +89,15 @@ class Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
         self._client_listen_maddr = Multiaddr(f"/unix{settings.folder}/c.sock")
         self._last_lines: deque[str] = deque(maxlen=3)
         self._ready = asyncio.Event()
+        self._connector = ControlConnector(self._daemon_listen_maddr)
+        self._spawning: asyncio.Task[asyncio.subprocess.Process] | None = None
         self._server: asyncio.Server | None = None
         self._watch_task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Returns when p2pd answers. The caller bounds the wait, and calls `stop` whatever happens."""
-        program = str(files("hivemind.hivemind_cli") / "p2pd")
-        self._child = await asyncio.create_subprocess_exec(
-            sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid()), program, *self._settings.arguments(),
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,  # a terminal's Ctrl-C is for us, not for it
-        )  # fmt: skip
+        self._spawning = asyncio.create_task(self._spawn())  # if we are cancelled, `stop` still finds the process
+        self._child = await asyncio.shield(self._spawning)
         self._alive = True
         self._reader_task = asyncio.create_task(self._read_lines())
         self._watch_task = asyncio.create_task(self._watch())
@@ -101,14 +110,22 @@ class Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
         if self.ended.is_set():
             await self._reader_task
             raise NetworkError(f"p2pd did not start: {' / '.join(self._last_lines) or 'it said nothing'}")
-        self._client = await p2pclient.Client.create(
-            control_maddr=self._daemon_listen_maddr, listen_maddr=self._client_listen_maddr
-        )
+        client = Client(_initialized_with_create=True)
+        client.control = await ControlClient.create(self._connector, self._client_listen_maddr)
+        self._client = client
         self._server = await asyncio.start_unix_server(
             self._accept, f"{self._settings.folder}/c.sock", backlog=LISTEN_BACKLOG, limit=READ_BUFFER_BYTES
         )
         answer = await self._ask(p2pd_pb2.Request(type=p2pd_pb2.Request.IDENTIFY))
         self.peer_id = PeerID(answer.identify.id)
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
+        program = str(files("hivemind.hivemind_cli") / "p2pd")
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid()), program, *self._settings.arguments(),
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,  # a terminal's Ctrl-C is for us, not for it
+        )  # fmt: skip
 
     async def _read_lines(self) -> None:
         assert self._child is not None
@@ -184,6 +201,9 @@ class Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
             self._server.close()
         tasks = self._close_control()
         try:
+            if self._child is None and self._spawning is not None:
+                self._child = await self._spawning
+                self._reader_task = asyncio.create_task(self._read_lines())
             if self._child is not None and self._child.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     self._child.terminate()
@@ -194,7 +214,10 @@ class Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
             self.kill()
         tasks += [task for task in (self._watch_task, self._reader_task) if task is not None]
         if tasks:
-            await asyncio.wait(tasks, timeout=TERMINATE_SECONDS)
+            done, _ = await asyncio.wait(tasks, timeout=TERMINATE_SECONDS)
+            for task in done:
+                if not task.cancelled():
+                    task.exception()  # hivemind's own fail with p2pd; nothing more to say about it
 
     def kill(self) -> None:
         """At once; for when there is no time to wait."""
@@ -205,7 +228,9 @@ class Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
 
     def _close_control(self) -> list["asyncio.Task[None]"]:
         """Cancel the calls and tasks of hivemind's control connection; gives the tasks to wait for."""
-        if self._client is None or self._client.control is None:
+        if self._connector.writer is not None:
+            self._connector.writer.transport.abort()
+        if self._client is None:
             return []
         control = self._client.control
         for call in list(control._pending_calls.values()):

@@ -13,6 +13,7 @@ or a freeze stops only what the peer does on the network.
 import asyncio
 import random
 from collections.abc import Callable, Collection, Coroutine, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from swarm_diloco.errors import PeerUnreachable
@@ -177,21 +178,20 @@ def run_virtual(
 ) -> T:
     """Run `scenario` in a new world, and return its result. Tasks that it leaves are cancelled.
 
-    Raises what the scenario raises; TimeoutError when it takes more virtual time than `limit_seconds`; and else the
-    first error in a handler or a forgotten task that is not a SwarmDilocoError: our own mistake.
+    Raises what the scenario raises; TimeoutError when it takes more virtual time than `limit_seconds`, RuntimeError
+    when nothing can go on; and else the first error in a handler or a forgotten task that is our own mistake.
     """
     failures: list[BaseException] = []
 
     def note_failure(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         failures.append(context.get("exception") or RuntimeError(context["message"]))
 
-    async def bounded() -> T:
-        async with asyncio.timeout(limit_seconds):
-            return await scenario(SimulatedWorld(seed))
+    async def in_new_world() -> T:
+        return await scenario(SimulatedWorld(seed))
 
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+    with asyncio.Runner(loop_factory=partial(VirtualTimeLoop, limit_seconds)) as runner:
         runner.get_loop().set_exception_handler(note_failure)
-        result = runner.run(bounded())
+        result = runner.run(in_new_world())
     if failures:
         raise failures[0]
     return result

@@ -5,16 +5,22 @@ no process, no socket.
 """
 
 import asyncio
+import math
 import selectors
 from collections.abc import Mapping
 from typing import Any
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """`time()` starts at 0 and is virtual. Waiting for something that no timer can bring is a RuntimeError."""
+    """`time()` starts at 0 and is virtual.
 
-    def __init__(self) -> None:
+    Waiting for something that no timer can bring is a RuntimeError, going past `limit_seconds` a TimeoutError; both
+    come out of run_until_complete.
+    """
+
+    def __init__(self, limit_seconds: float = math.inf) -> None:
         self._now_seconds = 0.0
+        self._limit_seconds = limit_seconds
         super().__init__(_JumpingSelector(self))
 
     def time(self) -> float:
@@ -22,6 +28,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def advance(self, seconds: float) -> None:
         self._now_seconds += seconds
+        if self._now_seconds > self._limit_seconds:
+            self._limit_seconds = math.inf  # said once: what is cancelled now may still wait a little
+            raise TimeoutError(f"this took more than {self._now_seconds:g} s of virtual time")
 
 
 class _JumpingSelector(selectors.BaseSelector):

@@ -246,7 +246,8 @@ class Butterfly:
         """A member's stream, its hello read. Returns when the member has all it came for, or is gone."""
         listener: asyncio.Queue[tuple[int, int]] = asyncio.Queue()
         try:
-            await asyncio.wait_for(self._planned.wait(), self._rules.rounds.deadline_seconds)
+            async with asyncio.timeout(self._rules.rounds.deadline_seconds):
+                await self._planned.wait()
             for key in self._sealed:
                 if key in self._reductions:
                     listener.put_nowait(key)

@@ -133,7 +133,8 @@ class Coordinator:
             while True:
                 message: Message
                 try:
-                    message = await asyncio.wait_for(outgoing.get(), beat)
+                    async with asyncio.timeout(beat):
+                        message = await outgoing.get()
                 except TimeoutError:
                     message = self._beat()
                 await self._send(stream, message)

@@ -207,7 +207,7 @@ def payload_bytes(header: bytes) -> int:
 def decode(payload: bytes) -> Message:
     """The message of a frame without its header. Raises ValueError if it is none of the above, field by field."""
     try:
-        name, *values = msgpack.unpackb(payload, use_list=False, raw=False)
+        name, *values = msgpack.unpackb(payload, use_list=False, raw=False, max_map_len=0)
         kind, hints = _KINDS[name], _HINTS[name]
     except (KeyError, TypeError, ValueError, msgpack.UnpackException) as error:
         raise ValueError(f"not a message between client and trainer ({type(error).__name__})") from error
@@ -293,8 +293,10 @@ class Channel:
         """
         self.announce(path)
         give_up_at = time.monotonic() + timeout_seconds
-        while path not in self._files:
+        while True:
             self.raise_if_stopping()
+            if path in self._files:
+                break
             if not self._read(max(0.0, give_up_at - time.monotonic())):
                 raise DataError(f"{path}: not there after {timeout_seconds:.0f} s")
         answer = self._files[path]

@@ -26,7 +26,7 @@ FILE_NAME = "worker.safetensors"
 FORMAT_VERSION = 1
 MAX_RECORD_BYTES = 2**22  # a million parameter tensors' step counts, and the data's state of at most 1 MiB
 MAX_STEPS = 100_000  # parameter tensors
-RECORD, THETA, FIRST, SECOND = "record", "theta/", "first_moment/", "second_moment/"
+RECORD, HASH, THETA, FIRST, SECOND = "record", "hash", "theta/", "first_moment/", "second_moment/"
 CPU_RANDOM, DEVICE_RANDOM = "random/cpu", "random/device"
 
 
@@ -48,15 +48,15 @@ class Checkpoint:
         """Replace the file; on a crash or DiskError (full, unwritable) the old one is still there, whole."""
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in _tensors(inner_loop).items()}
         steps = inner_loop.state().steps
-        record: list[Field] = [
+        fields: list[Field] = [
             FORMAT_VERSION,
-            _hash(tensors),
             saved.progress.fields(),
             saved.data_state,
             inner_loop.micro_batch,
             [steps[name] for name in sorted(steps)],
         ]
-        tensors[RECORD] = torch.frombuffer(bytearray(pack(record)), dtype=torch.uint8)
+        tensors[RECORD] = _bytes(pack(fields))
+        tensors[HASH] = _bytes(_hash(tensors))
         _write(self.path, tensors)
 
     def load(self, inner_loop: InnerLoop) -> Saved | None:
@@ -68,10 +68,10 @@ class Checkpoint:
             return None
         try:
             tensors = load_file(self.path)
+            if not torch.equal(tensors.pop(HASH), _bytes(_hash(tensors))):
+                raise RecordError("its bytes are not those that were saved")
             record = unpack(tensors.pop(RECORD).numpy().tobytes(), "checkpoint", limit_bytes=MAX_RECORD_BYTES)
             record.version(FORMAT_VERSION)
-            if record.hash_() != _hash(tensors):
-                raise RecordError("the tensors are not those that were saved")
             progress = record.required(Progress.read)
             data_state = record.bytes_(limit=MAX_RECORD_BYTES)
             micro_batch = record.integer(maximum=2**16)
@@ -79,7 +79,7 @@ class Checkpoint:
             record.end()
             state = _adam_state(tensors, counts)
             _check(tensors, state, inner_loop)
-        except (OSError, KeyError, SafetensorError, RecordError) as error:
+        except (OSError, KeyError, RuntimeError, SafetensorError, RecordError) as error:
             raise DiskError(f"{self.path} is damaged or of another model: {error}") from error
         _install(tensors, state, inner_loop)
         inner_loop.micro_batch = max(1, micro_batch)
@@ -96,6 +96,10 @@ def _tensors(inner_loop: InnerLoop) -> dict[str, Tensor]:
     if inner_loop.device.device.type == "cuda":
         tensors[DEVICE_RANDOM] = torch.cuda.get_rng_state(inner_loop.device.device)
     return tensors
+
+
+def _bytes(data: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
 def _hash(tensors: Mapping[str, Tensor]) -> bytes:

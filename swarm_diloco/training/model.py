@@ -54,14 +54,14 @@ def _read_config(path: Path) -> Any:
         return CONFIG_MAPPING[values["model_type"]].from_dict({**kept, "pad_token_id": None})
     except KeyError as error:
         raise ModelError(f"{path}: no such model type: {error}") from error
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except Exception as error:  # transformers lets through whatever a wrong value runs into
         raise ModelError(f"{path} is not a model's config: {error}") from error
 
 
 def _from_config(config: Any, path: Path) -> PreTrainedModel:
     try:
         return _prepared(AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False))
-    except (ValueError, TypeError, AttributeError, ZeroDivisionError, RuntimeError) as error:
+    except Exception as error:  # as above
         raise ModelError(f"{path} does not build a causal language model: {error}") from error
 
 

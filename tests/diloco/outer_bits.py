@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from blake3 import blake3
 from torch import Tensor
+from torch.optim.sgd import sgd
 
 from swarm_diloco.diloco.aggregate import aggregate
 from swarm_diloco.diloco.codec import CODEC_NAMES, codec
@@ -37,12 +38,21 @@ def step_without_squashing(theta: Tensor, m: Tensor, delta: Tensor, num_applied:
 
 def torchs_step(theta: Tensor, m: Tensor, delta: Tensor, num_applied: int) -> None:
     mu = momentum_at(SETTINGS, num_applied)
-    theta.grad = delta
-    sgd = torch.optim.SGD([theta], lr=SETTINGS.learning_rate, momentum=mu, nesterov=mu > 0)
-    sgd.state[theta]["momentum_buffer"] = m
+    # The function that torch.optim.SGD calls.
+    sgd(
+        [theta],
+        [delta],
+        [m],
+        lr=SETTINGS.learning_rate,
+        momentum=mu,
+        nesterov=True,
+        dampening=0,
+        weight_decay=0,
+        maximize=False,
+        foreach=False,
+    )
     if mu == 0:
         m.copy_(delta)
-    sgd.step()
 
 
 STEPS: dict[str, Step] = {"ours": our_step, "without squashing": step_without_squashing, "torch's": torchs_step}

@@ -133,7 +133,7 @@ def test_a_block_without_magnitude_has_scale_zero(name: str, value: float) -> No
     data = codec(name, BLOCK).encode(torch.from_numpy(values))
     assert data[:4] == bytes(4)
     assert not any(data[8 : 8 + codec(name, BLOCK).encoded_bytes(BLOCK) - 4])
-    assert round_trip(codec(name, BLOCK), values).tobytes() == np.repeat(np.float32([0, 1]), BLOCK).tobytes()
+    assert round_trip(codec(name, BLOCK), values).tobytes() == np.repeat(np.array([0, 1], np.float32), BLOCK).tobytes()
 
 
 @pytest.mark.parametrize("name", CODEC_NAMES)

@@ -2,6 +2,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +28,7 @@ from swarm_diloco.diloco.ledger import (
     member_bitmap,
     vote_message,
 )
-from swarm_diloco.diloco.records import MAX_INTEGER, hash_of, pack, unpack
+from swarm_diloco.diloco.records import MAX_INTEGER, hash_of, pack
 from swarm_diloco.errors import RecordError
 
 HASHES = st.binary(min_size=32, max_size=32)
@@ -40,13 +41,12 @@ RANGES = st.builds(
 
 
 def members_of(peers: list[str], draw: Callable[[st.SearchStrategy[Any]], Any]) -> tuple[Member, ...]:
-    tokens = [sorted(draw(st.tuples(TOKENS, TOKENS))) for _ in peers]
-    return tuple(
-        Member(
-            peer, draw(TOKENS), *tokens, draw(st.booleans()), tuple(draw(st.lists(RANGES, max_size=3))), draw(HASHES)
-        )
-        for peer, tokens in zip(peers, tokens, strict=True)
-    )
+    def one(peer: str) -> Member:
+        first, last = sorted(draw(st.tuples(TOKENS, TOKENS)))
+        ranges = tuple(draw(st.lists(RANGES, max_size=3)))
+        return Member(peer, draw(TOKENS), first, last, draw(st.booleans()), ranges, draw(HASHES))
+
+    return tuple(one(peer) for peer in peers)
 
 
 @st.composite
@@ -164,7 +164,7 @@ def test_a_commit_that_breaks_a_bound_is_refused(changes: dict[str, Any]) -> Non
 
 @pytest.mark.parametrize("position", range(13))
 def test_a_commit_with_a_field_missing_or_of_another_type_is_refused(position: int) -> None:
-    fields = unpack(commit().encode(), "commit", limit_bytes=MAX_COMMIT_BYTES)._fields
+    fields: list[Any] = msgpack.unpackb(commit().encode())
     for changed in ([*fields[:position], *fields[position + 1 :]], [*fields[:position], "?", *fields[position + 1 :]]):
         with pytest.raises(RecordError):
             Commit.decode(pack(changed))

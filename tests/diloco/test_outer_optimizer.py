@@ -120,6 +120,14 @@ def test_every_bit_is_that_of_the_written_equations(
     assert our_momentum.numpy().tobytes() == m.tobytes()
 
 
+def test_what_is_too_small_is_zero_before_it_is_multiplied() -> None:
+    half = OuterSettings(learning_rate=10, momentum=0.5, momentum_ramp=0)
+    theta, m = torch.zeros(2), torch.tensor([0.75 * SMALLEST, -5 * SMALLEST])
+    outer_step_(theta, m, torch.tensor([SMALLEST, SMALLEST]), half, 0)
+    assert m.tolist() == [SMALLEST, -1.5 * SMALLEST]  # not 1.375: the momentum was 0
+    assert theta.tolist() == [-15 * SMALLEST, 0]  # not −2.5: Δ + μ m is a quarter of the smallest value
+
+
 def test_delta_is_left_as_it_is() -> None:
     delta = torch.tensor([1.0, 1e-40, -0.0])
     before = delta.numpy().tobytes()
@@ -131,7 +139,7 @@ def test_a_long_vector_is_stepped_chunk_by_chunk_to_its_end() -> None:
     num_values = 2 * CHUNK_VALUES + 5
     theta, m, delta = np.random.default_rng(6).standard_normal((3, num_values), dtype=np.float32)
     expected, expected_momentum = reference_step(theta, m, delta, 0.8, 100 / 130)
-    outer_step_(*(torch.from_numpy(vector) for vector in (theta, m, delta)), OuterSettings(), 100)
+    outer_step_(torch.from_numpy(theta), torch.from_numpy(m), torch.from_numpy(delta), OuterSettings(), 100)
     assert theta.tobytes() == expected.tobytes()
     assert m.tobytes() == expected_momentum.tobytes()
 

@@ -82,7 +82,7 @@ def test_a_record_cut_short_or_with_more_behind_it_is_refused(record: list[Field
 )
 @pytest.mark.parametrize("nested", [False, True])
 def test_what_no_record_holds_is_neither_packed_nor_read(value: Any, nested: bool) -> None:
-    record = [1, [value]] if nested else [value]
+    record: list[Any] = [1, [value]] if nested else [value]
     with pytest.raises(ValueError, match=r"record holds|surrogates"):
         pack(record)
     try:

@@ -2,12 +2,14 @@
 
 import asyncio
 import itertools
+import socket
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from network.hivemind_peers import daemons
 
 from swarm_diloco.network.identity import Identity
 from swarm_diloco.network.interface import Network
@@ -80,3 +82,27 @@ def hivemind_peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[a
             yield runner, networks
         finally:
             runner.run(stack.aclose())
+
+
+@pytest.fixture
+def nothing_left(tmp_path: Path) -> Iterator[None]:
+    """After the test no p2pd more than before runs, and no socket lies in the runtime folder."""
+    before = {child.pid for child in daemons()}
+    yield
+    assert {child.pid for child in daemons()} <= before
+    assert list((tmp_path / "run").glob("*")) == []
+
+
+@pytest.fixture
+def refusing_port() -> Iterator[int]:
+    """A port that is ours and at which nothing listens."""
+    with socket.socket() as owner:
+        owner.bind(("127.0.0.1", 0))
+        yield owner.getsockname()[1]
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """A port that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]

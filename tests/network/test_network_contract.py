@@ -235,6 +235,15 @@ def test_a_protocol_that_nobody_serves_is_peer_unreachable(run: Run) -> None:
     run(scenario)
 
 
+def test_a_protocol_is_served_once(run: Run) -> None:
+    async def scenario(swarm: Any) -> None:
+        await swarm.alice.serve(swarm.protocol, echo)
+        with pytest.raises(ValueError, match="served already"):
+            await swarm.alice.serve(swarm.protocol, mute)
+
+    run(scenario)
+
+
 def test_a_peer_that_is_nowhere_is_peer_unreachable_within_the_timeout(run: Run) -> None:
     async def scenario(swarm: Any) -> None:
         with pytest.raises(PeerUnreachable):
@@ -255,7 +264,7 @@ def test_records_are_found_by_others_and_the_newer_one_wins(run: Run) -> None:
     async def scenario(swarm: Any) -> None:
         await swarm.alice.announce(b"old", lifetime_seconds=60)
         await swarm.bob.announce(b"bob", lifetime_seconds=60)
-        await swarm.alice.announce(b"new", lifetime_seconds=61)
+        await swarm.alice.announce(b"new", lifetime_seconds=30)
         for reader in (swarm.alice, swarm.bob, swarm.carol):
             found = await reader.discover()
             assert dict(found) == {swarm.alice.peer: b"new", swarm.bob.peer: b"bob"}
@@ -281,7 +290,8 @@ def test_streams_close_twice_and_at_either_end(run: Run) -> None:
         stream = await swarm.alice.dial(swarm.bob.peer, swarm.protocol, timeout_seconds=LONG_SECONDS)
         await stream.close()
         await stream.close()
-        await asyncio.wait_for(ended.wait(), LONG_SECONDS)
+        async with asyncio.timeout(LONG_SECONDS):
+            await ended.wait()
         with pytest.raises(StreamLost):
             await stream.receive(timeout_seconds=LONG_SECONDS)
         with pytest.raises(StreamLost):

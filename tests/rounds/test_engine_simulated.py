@@ -1,6 +1,9 @@
 """The real engine over the simulated network, in virtual time."""
 
+import asyncio
 from pathlib import Path
+
+import pytest
 
 from small_swarm import QUICK, SmallPeer, assert_one_log, genesis_of, identity, rules_for
 from swarm_diloco.network.simulated_network import SimulatedWorld, run_virtual
@@ -36,3 +39,62 @@ def test_three_workers_and_a_bootstrap_keep_one_log(tmp_path: Path) -> None:
     assert_one_log(peers)
     assert all(set(peer.states) >= {1, 2, 3, 4, 5, 6} for peer in peers)
     assert all(outcome.listed == 1.0 for peer in peers[1:] for outcome in peer.outcomes[:5])
+
+
+STAGES = ["idle", "knocked", "exchanging", "voting"]
+
+
+async def until_phase(peer: SmallPeer, round_: int, phase: str) -> None:
+    assert peer.engine is not None
+    while True:
+        status = peer.engine.status()
+        if status.open_round == round_ and status.phase == phase:
+            return
+        assert status.round < round_, f"{peer.name} was never {phase} in round {round_}"
+        await asyncio.sleep(0.005)
+
+
+async def crash(world: SimulatedWorld, peer: SmallPeer) -> None:
+    world.crash(peer.peer)
+    await peer.stop()
+
+
+def role_of(peers: list[SmallPeer], round_: int, role: str) -> SmallPeer:
+    """Who has the role in the round that is open: the log alone says so."""
+    log = peers[0].follower.log  # type: ignore[union-attr]
+    candidate = log.council(round_).candidates[0]
+    if role == "coordinator":
+        return next(peer for peer in peers if peer.peer == candidate)
+    return next(peer for peer in peers if peer.peer != candidate and peer.name != "boot")
+
+
+@pytest.mark.parametrize("role", ["coordinator", "member", "boot"])
+@pytest.mark.parametrize("phase", STAGES)
+def test_who_dies_in_a_round_costs_the_others_no_work_and_catches_up(tmp_path: Path, role: str, phase: str) -> None:
+    peers = make(tmp_path, ["boot", "ann", "ben", "cleo"], rules_for())
+
+    async def scenario(world: SimulatedWorld) -> None:
+        for peer in peers:
+            await peer.start(world.network(peer.identity))
+        await peers[0].reached(3)
+        round_ = 4
+        victim = peers[0] if role == "boot" else role_of(peers, round_, role)
+        await until_phase(victim, round_, phase)
+        await crash(world, victim)
+        others = [peer for peer in peers if peer is not victim]
+        for peer in others:
+            await peer.reached(round_ + 2)
+        for peer in others:
+            assert peer.engine is not None
+        victim.donors = [peer.peer for peer in others]
+        await victim.start(world.restart(victim.peer))
+        for peer in peers:
+            await peer.reached(round_ + 5)
+        for peer in peers:
+            await peer.stop()
+
+    run_virtual(scenario, seed=3, limit_seconds=300)
+    assert_one_log(peers)
+    for peer in peers[1:]:
+        listed = [outcome.listed for outcome in peer.outcomes]
+        assert sum(listed) >= 4, f"{peer.name}: {listed}"

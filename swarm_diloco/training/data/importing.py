@@ -1,8 +1,10 @@
 """Documents of local files, and the run's own files written from them when a run is made."""
 
+import contextlib
 import glob
 import gzip
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import BufferedIOBase
 from pathlib import Path
@@ -13,7 +15,6 @@ from datasets import load_dataset
 from swarm_diloco.disk import sync_folder
 from swarm_diloco.errors import DataError, DiskError
 from swarm_diloco.training.data.documents import documents_of_lines, text_of, text_of_line
-from swarm_diloco.training.data.remote import BUILDERS
 from swarm_diloco.training.data.settings import held_out_path, shard_path
 
 SUFFIXES = {  # after .gz is taken off; other files of a folder are no text
@@ -42,14 +43,14 @@ def local_documents(source: str | Path, *, text_field: str = "text") -> Iterator
 def _files_of(source: str) -> Sequence[Path]:
     path = Path(source)
     if path.is_dir():
-        found = sorted(file for file in path.rglob("*") if file.is_file() and _format_of(file) in BUILDERS)
+        found = sorted(file for file in path.rglob("*") if file.is_file() and _format_of(file) in _READERS)
     elif path.is_file():
         found = [path]
-        if _format_of(path) not in BUILDERS:
+        if _format_of(path) not in _READERS:
             raise DataError(f"{path} is none of {', '.join(SUFFIXES)} (.gz or not)")
     else:
         names = glob.glob(source, recursive=True)  # noqa: PTH207 - a pattern may be absolute
-        found = sorted(file for name in names if (file := Path(name)).is_file() and _format_of(file) in BUILDERS)
+        found = sorted(file for name in names if (file := Path(name)).is_file() and _format_of(file) in _READERS)
     if not found:
         raise DataError(f"{source} is no file, folder or glob of {', '.join(SUFFIXES)} files")
     return found
@@ -77,9 +78,8 @@ def _read_jsonl(path: Path, text_field: str) -> Iterator[str]:
 
 
 def _read_table(path: Path, text_field: str) -> Iterator[str]:
-    builder = BUILDERS[_format_of(path)]
     try:
-        dataset = load_dataset(builder, data_files=str(path), split="train", streaming=True)
+        dataset = load_dataset(_format_of(path), data_files=str(path), split="train", streaming=True)
         yield from (text_of(example, text_field, str(path)) for example in dataset)
     except DataError:
         raise
@@ -133,11 +133,14 @@ def _write_jsonl(documents: Iterable[str], paths: Sequence[Path]) -> tuple[Path,
         if 0 in sizes:
             raise DataError(f"{len(sizes) - sizes.count(0)} documents do not fill {len(sizes)} files")
         for path, final in zip(unfinished, paths, strict=True):
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
             path.replace(final)
         sync_folder(paths[0].parent)
     except OSError as error:
         raise DiskError(f"cannot write text under {paths[0].parent}: {error.strerror or error}") from error
     finally:
         for path in unfinished:
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
     return tuple(paths)

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 
 from swarm_diloco.errors import DataError, SwarmDilocoError
 from swarm_diloco.training.data.streams import MakingStoppedError, ShardReader, Window
+from swarm_diloco.training.data.web import HostError
 
 RETRY_SECONDS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0)  # a data host that is down or asks for patience
 
@@ -62,12 +63,13 @@ class Prefetcher:
             except SwarmDilocoError:  # ours: no retry mends it
                 raise
             except Exception as error:  # datasets passes on what fsspec, aiohttp and pyarrow raise
-                reason = f"{type(error).__name__}: {error}"
+                reason = str(error) if isinstance(error, HostError) else f"{type(error).__name__}: {error}"
                 if pause is None:
                     raise DataError(
                         f"the data host has failed {len(self._retry_seconds) + 1} times: {reason}"
                     ) from error
-                seconds = pause * random.uniform(0.75, 1.25)  # noqa: S311 - peers should not come back together
+                asked_for = error.retry_after_seconds if isinstance(error, HostError) else 0.0
+                seconds = max(pause, asked_for) * random.uniform(1.0, 1.5)  # noqa: S311 - peers should not come together
                 self._notices.put(f"the data host has failed ({reason}); trying again in {seconds:.0f} s")
                 if self._stopping.wait(seconds):
                     raise DataError("reading of text was stopped") from error

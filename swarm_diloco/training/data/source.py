@@ -18,7 +18,7 @@ from swarm_diloco.training.data.assignment import BlockPosition, DataCursor
 from swarm_diloco.training.data.documents import DocumentSource, JsonlFile
 from swarm_diloco.training.data.packing import pack
 from swarm_diloco.training.data.prefetch import RETRY_SECONDS, Prefetcher
-from swarm_diloco.training.data.remote import StreamedShard, streamed_documents
+from swarm_diloco.training.data.remote import remote_documents, remote_shard
 from swarm_diloco.training.data.settings import DataSettings, held_out_path, shard_path
 from swarm_diloco.training.data.streams import WINDOW_TOKENS, ShardReader, Window
 from swarm_diloco.training.data.tokenizer import Encoder
@@ -167,7 +167,7 @@ class TrainingData:
         max_blocks = max(1, max_tokens // self._sequence_length)
         split = self._settings.evaluation_split
         if self._settings.source == "hub" and split and set_name == "held-out":
-            documents = streamed_documents(self._settings, self._folder, split=split)
+            documents = remote_documents(self._settings, self._folder / "hub", split=split)
         else:
             documents = iter(JsonlFile(self._fetch(held_out_path(set_name))).open())
         blocks = pack(documents, self._encoder, self._sequence_length, max_blocks=max_blocks)
@@ -198,7 +198,7 @@ class TrainingData:
             if self._settings.source == "files":
                 source = JsonlFile(self._fetch(shard_path(shard)))
             else:
-                source = StreamedShard(self._settings, shard, self._folder / "hub")
+                source = remote_shard(self._settings, shard, self._folder / "hub")
             self._readers[shard] = ShardReader(
                 source,
                 self._encoder,

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from swarm_diloco.errors import DataError
 from swarm_diloco.training.data.documents import LONG_DOCUMENT, LONGEST_DOCUMENT, JsonlFile, documents_of_lines
 
-lines = st.lists(st.sampled_from(["", "words\n", "a longer line of words " * 40, "<|endoftext|>\n", "x" * 3000 + "\r\n"]))
+lines = st.lists(
+    st.sampled_from(["", "words\n", "a longer line of words " * 40, "<|endoftext|>\n", "x" * 3000 + "\r\n"])
+)
 
 
 @given(lines)
@@ -66,7 +68,12 @@ def test_a_files_identity_is_its_content(file):
 
 @pytest.mark.parametrize(
     ("line", "named"),
-    [('{"text": "a"', "not a line of JSON"), ('{"body": "a"}', "'text'.*body"), ('["a"]', "list"), ('{"text": 3}', "text")],
+    [
+        ('{"text": "a"', "not a line of JSON"),
+        ('{"body": "a"}', "'text'.*body"),
+        ('["a"]', "list"),
+        ('{"text": 3}', "text"),
+    ],
 )
 def test_a_bad_line_is_named(file, line, named):
     with file.open("a") as end:
@@ -76,6 +83,9 @@ def test_a_bad_line_is_named(file, line, named):
 
 
 def test_a_missing_file_is_named(tmp_path):
-    for use in (lambda: JsonlFile(tmp_path / "no.jsonl").identity, lambda: list(JsonlFile(tmp_path / "no.jsonl").open())):
+    for use in (
+        lambda: JsonlFile(tmp_path / "no.jsonl").identity,
+        lambda: list(JsonlFile(tmp_path / "no.jsonl").open()),
+    ):
         with pytest.raises(DataError, match=r"no\.jsonl"):
             use()

@@ -1,6 +1,8 @@
 """Streams of a web server on this machine, which also fails on cue."""
 
+import gzip
 import json
+import shutil
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -10,10 +12,11 @@ import pyarrow.parquet
 import pytest
 
 from swarm_diloco.errors import DataError
-from swarm_diloco.training.data.remote import StreamedShard, expand, streamed_documents
+from swarm_diloco.training.data.remote import remote_documents, remote_shard
 from swarm_diloco.training.data.settings import DataSettings
 from swarm_diloco.training.data.source import TrainingData
 from swarm_diloco.training.data.tokenizer import byte_tokenizer
+from swarm_diloco.training.data.web import HostError, expand, read_from
 
 
 class Server:
@@ -23,6 +26,7 @@ class Server:
         self.files = {}
         self.failures = []
         self.requests = []
+        self.retry_after = 0
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -42,14 +46,23 @@ class Server:
                     return
                 failure = server.failures.pop(0) if send_content and server.failures else None
                 if isinstance(failure, int):
-                    self.send_error(failure)
+                    self.send_response(failure)
+                    self.send_header("Retry-After", str(server.retry_after))
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
                     return
+                if failure == "page":
+                    content = b"<html>come back later</html>"
                 status, first, last = 200, 0, len(content) - 1
-                if wanted := self.headers.get("Range"):
+                wanted = self.headers.get("Range")
+                if wanted and failure != "no ranges":
                     begin, _, end = wanted.removeprefix("bytes=").partition("-")
                     status, first, last = 206, int(begin), min(last, int(end or last))
+                    if first > last:
+                        self.send_error(416)
+                        return
                 self.send_response(status)
-                self.send_header("Accept-Ranges", "bytes")
+                self.send_header("Content-Type", "text/html" if failure == "page" else "text/plain")
                 if status == 206:
                     self.send_header("Content-Range", f"bytes {first}-{last}/{len(content)}")
                 self.send_header("Content-Length", str(last - first + 1))
@@ -107,16 +120,46 @@ def test_an_address_stands_for_a_row_of_files():
 def test_shards_are_disjoint_and_ask_for_their_own_files_only(server, tmp_path):
     texts = fill(server)
     settings = settings_of(server)
-    assert list(StreamedShard(settings, 1, tmp_path).open()) == texts[2] + texts[3]
+    assert list(remote_shard(settings, 1, tmp_path).open()) == texts[2] + texts[3]
     assert {path for _, path in server.requests} == {"/text-02.jsonl", "/text-03.jsonl"}
-    assert list(StreamedShard(settings, 0, tmp_path).open()) == texts[0] + texts[1]
-    assert list(streamed_documents(settings, tmp_path)) == sum(texts, [])
+    assert list(remote_shard(settings, 0, tmp_path).open()) == texts[0] + texts[1]
+    assert list(remote_documents(settings, tmp_path)) == [text for documents in texts for text in documents]
 
 
-def test_reading_goes_on_from_any_place(server, tmp_path):
-    texts = fill(server)
-    source = StreamedShard(settings_of(server), 0, tmp_path)
+def packed_twice(content):
+    half = len(content) // 2
+    return gzip.compress(content[:half]) + gzip.compress(content[half:])
+
+
+def parquet(texts):
+    sink = pa.BufferOutputStream()
+    pyarrow.parquet.write_table(pa.table({"text": texts, "number": list(range(len(texts)))}), sink, row_group_size=7)
+    return sink.getvalue().to_pybytes()
+
+
+def plain(texts):
+    return "".join(f"{text.strip()}\r\n<|endoftext|>\r\n" for text in texts).encode()
+
+
+@pytest.mark.parametrize(
+    ("form", "suffix", "write"),
+    [
+        ("jsonl", "jsonl", jsonl),
+        ("jsonl", "jsonl.gz", lambda texts: packed_twice(jsonl(texts))),
+        ("text", "txt", plain),
+        ("parquet", "parquet", parquet),
+    ],
+)
+def test_each_format_is_read_on_from_any_place(server, tmp_path, form, suffix, write):
+    if form == "parquet":
+        pytest.importorskip("aiohttp", reason="datasets needs it for parquet over HTTP")
+    texts = [[f"file {n} document {m} {'é' * (m % 5)}x" for m in range(20)] for n in range(2)]
+    for n, documents in enumerate(texts):
+        server.files[f"/text-{n}.{suffix}"] = write(documents)
+    settings = settings_of(server, dataset=f"{server.address}/text-{{0..1}}.{suffix}", format=form, shards=1)
+    source = remote_shard(settings, 0, tmp_path)
     everything = texts[0] + texts[1]
+    assert list(remote_documents(settings, tmp_path)) == everything
     for count in (0, 1, 19, 20, 21, 40):
         reader = source.open()
         iterator = iter(reader)
@@ -127,29 +170,50 @@ def test_reading_goes_on_from_any_place(server, tmp_path):
         assert taken + list(source.open(again.state())) == everything[count:], "a restart of a restart too"
 
 
-def test_parquet_and_plain_text_are_read(server, tmp_path):
-    sink = pa.BufferOutputStream()
-    pyarrow.parquet.write_table(pa.table({"body": ["a", "b"], "number": [1, 2]}), sink)
-    server.files["/a.parquet"] = sink.getvalue().to_pybytes()
-    server.files["/a.txt"] = b"one\ntwo\n<|endoftext|>\nthree\n"
-    parquet = settings_of(server, dataset=f"{server.address}/a.parquet", format="parquet", text_field="body", shards=1)
-    assert list(StreamedShard(parquet, 0, tmp_path).open()) == ["a", "b"]
-    text = settings_of(server, dataset=f"{server.address}/a.txt", format="text", shards=1)
-    assert list(StreamedShard(text, 0, tmp_path).open()) == ["one\ntwo", "three"]
+@pytest.mark.parametrize("failure", [None, "no ranges"])
+def test_bytes_are_read_from_any_place(server, failure):
+    server.files["/a"] = content = bytes(range(256)) * 600
+    for offset in (0, 1, 65_536, 100_000, len(content)):
+        server.failures = [failure]
+        assert b"".join(read_from(f"{server.address}/a", offset)) == content[offset:]
+
+
+@pytest.mark.parametrize(
+    ("failure", "named"), [(503, "503"), (404, "404"), ("page", "web page"), ("cut", "broke off, 50 bytes before")]
+)
+def test_a_hosts_failure_is_named(server, failure, named):
+    server.files["/a"] = bytes(100)
+    server.failures, server.retry_after = [failure], 7
+    with pytest.raises(HostError, match=named) as raised:
+        list(read_from(f"{server.address}/a", 0))
+    assert raised.value.retry_after_seconds == (7 if isinstance(failure, int) else 0)
+
+
+@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(bytes(range(256)) * 99)[:-20]])
+def test_damaged_gzip_is_the_hosts_failure(server, content):
+    server.files["/a.gz"] = content
+    with pytest.raises(HostError, match="gzip"):
+        list(read_from(f"{server.address}/a.gz", 0))
+
+
+def test_a_host_that_is_not_there_is_named(server):
+    server.close()
+    with pytest.raises(HostError, match="refused"):
+        list(read_from(f"{server.address}/a", 0))
 
 
 def test_more_shards_than_files_is_refused(server, tmp_path):
     fill(server)
-    with pytest.raises(DataError, match="4 files, so data.shards is at most that, not 5"):
-        StreamedShard(settings_of(server, shards=5), 0, tmp_path).open()
+    with pytest.raises(DataError, match=r"4 files, so data\.shards is at most that, not 5"):
+        remote_shard(settings_of(server, shards=5), 0, tmp_path)
 
 
 def test_what_cannot_be_read_is_named(server, tmp_path):
     with pytest.raises(DataError, match="/text-"):
-        list(streamed_documents(settings_of(server), tmp_path))
+        list(remote_documents(settings_of(server), tmp_path))
     fill(server)
     with pytest.raises(DataError, match="no text in the field 'body'"):
-        list(StreamedShard(settings_of(server, text_field="body"), 0, tmp_path).open())
+        list(remote_shard(settings_of(server, text_field="body"), 0, tmp_path).open())
 
 
 @pytest.fixture
@@ -181,23 +245,22 @@ class Position:
     credited = ()
 
 
-@pytest.mark.parametrize("failure", [503, 429, 404, "cut"])
-def test_a_host_that_fails_and_recovers_costs_no_sequence(server, make, tmp_path_factory, failure):
+@pytest.mark.parametrize("failure", [503, 429, 404, "cut", "page", "no ranges"])
+def test_a_host_that_fails_and_recovers_costs_no_sequence(server, make, tmp_path, failure):
     fill(server)
-    expected = make().next_batch(60).tolist()
-    for path in tmp_path_factory.getbasetemp().glob("**/tokens/*/*"):
-        path.unlink()
-    server.failures = [failure] * 9
+    expected = make().next_batch(120).tolist()
+    shutil.rmtree(tmp_path / "tokens")
+    server.failures = [failure, failure, None, failure]
     data = make(retry_seconds=[0.0] * 10)
-    assert data.next_batch(60).tolist() == expected
-    assert any("trying again" in notice for notice in data.notices())
+    assert data.next_batch(120).tolist() == expected
+    assert failure == "no ranges" or any("trying again" in notice for notice in data.notices())
 
 
 def test_a_host_that_stays_down_is_an_error_and_the_next_call_tries_again(server, make):
     fill(server)
-    server.failures = [503] * 1000
+    server.failures = [404] * 1000
     data = make(retry_seconds=[0.0, 0.0])
-    with pytest.raises(DataError, match="the data host has failed 3 times: .*503"):
+    with pytest.raises(DataError, match=r"failed 3 times: .*404"):
         data.next_batch(4)
     assert data.ranges() == ()
     server.failures = []
@@ -211,3 +274,54 @@ def test_streamed_text_takes_little_disk(server, make, tmp_path):
         data.next_batch(3)
     for folder in (tmp_path / "tokens").iterdir():
         assert len(list(folder.glob("window-*"))) <= 2
+
+
+# A hub data set: the library reads a local folder in the same way
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def hub(tmp_path):
+    folder = tmp_path / "a-data-set"
+    (folder / "data").mkdir(parents=True)
+    for n in range(3):
+        texts = [f"file {n} document {m}" for m in range(20)]
+        (folder / f"data/train-{n:05d}-of-00003.parquet").write_bytes(parquet(texts))
+    (folder / "data/validation-00000-of-00001.parquet").write_bytes(parquet(["held out " * 9]))
+
+    def settings(**changes):
+        return DataSettings(source="hub", dataset=str(folder), revision=COMMIT, format="parquet", **changes)
+
+    return settings
+
+
+def test_shards_of_the_hub_are_disjoint_and_read_on_from_any_place(hub, tmp_path):
+    settings, found = hub(shards=2), []
+    for shard in range(2):
+        source = remote_shard(settings, shard, tmp_path)
+        everything = list(source.open())
+        for count in (0, 7, 20, len(everything)):
+            reader = source.open()
+            iterator = iter(reader)
+            assert [next(iterator) for _ in range(count)] == everything[:count]
+            assert list(source.open(reader.state())) == everything[count:]
+        found += everything
+    assert found == [f"file {n} document {m}" for n in range(3) for m in range(20)]
+    with pytest.raises(DataError, match="3 files"):
+        remote_shard(hub(shards=4), 0, tmp_path).open()
+
+
+def test_a_split_of_the_hub_is_held_out(hub, tmp_path):
+    def held_out(settings):
+        fetch = {"data/other.jsonl": tmp_path / "other.jsonl"}.__getitem__
+        data = TrainingData(settings, tmp_path, byte_tokenizer(), sequence_length=9, seed=1, fetch=fetch)
+        return data.held_out
+
+    found = held_out(hub(evaluation_split="validation"))()
+    assert bytes(found[:8].flatten().tolist()) == b"held out " * 8
+    (tmp_path / "other.jsonl").write_bytes(jsonl(["another set"]))
+    assert bytes(held_out(hub(evaluation_split="validation"))("other")[0].tolist()) == b"another s"
+    with pytest.raises(DataError, match="cannot read"):
+        held_out(hub(evaluation_split="no such split"))()

@@ -226,6 +226,11 @@ def test_a_file_that_nobody_has_costs_no_sequence(make, files):
     left = num_blocks(files)[shard] - 1
     files.failing = {f"data/train-{other:05d}.jsonl" for other in range(6)} - {files.fetched[0]}
     assert len(data.next_batch(left)) == left, "what is there is trained"
+    data.forget()
+    with pytest.raises(DataError, match="nobody has"):
+        data.next_batch(left + 5)
+    assert data.ranges() == (), "a batch that was not given out is not trained"
+    assert len(data.next_batch(left + 1)) == left + 1
     before = data.ranges()
     for _ in range(2):
         with pytest.raises(DataError, match="nobody has"):

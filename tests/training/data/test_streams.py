@@ -134,6 +134,13 @@ def test_a_half_written_window_is_not_taken_for_whole(file, tmp_path):
     assert all_blocks(reader(JsonlFile(file), tmp_path)) == expected
 
 
+def test_a_window_of_another_shape_is_not_taken(file, tmp_path):
+    expected = all_blocks(reader(JsonlFile(file), tmp_path))
+    for path in tmp_path.glob("*/window-*.npy"):
+        np.save(path, np.zeros((2, 3), dtype=np.int32))
+    assert all_blocks(reader(JsonlFile(file), tmp_path)) == expected
+
+
 def test_stopping_is_prompt_and_loses_no_finished_window(file, tmp_path):
     source = CountedFile(file)
     made = reader(source, tmp_path)

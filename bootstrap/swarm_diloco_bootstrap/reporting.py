@@ -1,0 +1,93 @@
+"""After each round: a line for whoever watches, and the status file for every other program."""
+
+import asyncio
+import os
+from collections.abc import Callable
+
+from swarm_diloco.diloco.ledger import Commit
+from swarm_diloco.errors import DiskError
+from swarm_diloco.network.peer_record import Role
+from swarm_diloco.rounds.engine import Engine
+from swarm_diloco.rounds.follower import Applied, Follower
+from swarm_diloco.run_folder import RunFolder
+from swarm_diloco_bootstrap.status_file import PeerStatus, round_line
+
+Say = Callable[[str], None]
+
+
+class Reporter:
+    """Tells of every round that is applied after it was made."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        name: str,
+        follower: Follower,
+        engine: Engine,
+        *,
+        role: Role,
+        say: Say,
+        own_loss: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        """`own_loss` is asked once a round: the mean training loss since it was asked last."""
+        self._folder, self._name, self._follower, self._engine = folder, name, follower, engine
+        self._role, self._say, self._own_loss = role, say, own_loss
+        self._applied: asyncio.Queue[tuple[Applied, float]] = asyncio.Queue()
+        self._last_at: float | None = None
+        follower.subscribe(self._on_applied)
+
+    def _on_applied(self, applied: Applied) -> None:
+        self._applied.put_nowait((applied, asyncio.get_running_loop().time()))
+
+    async def run(self, max_rounds: int | None) -> None:
+        """Report until cancelled, or until `max_rounds` rounds have been reported."""
+        if self._applied.empty():
+            await self._write(self._status_at_start())
+        reported = 0
+        while max_rounds is None or reported < max_rounds:
+            applied, at = await self._applied.get()
+            seconds = None if self._last_at is None else at - self._last_at
+            self._last_at = at
+            status = self._status(applied.commit, applied.digest, applied.state_hash, seconds)
+            await self._write(status)
+            self._say(round_line(status))
+            reported += 1
+
+    async def _write(self, status: PeerStatus) -> None:
+        try:
+            await self._follower.network.run_blocking(status.write, self._folder.path)
+        except DiskError as error:
+            self._say(f"no status on disk: {error}")
+
+    def _status_at_start(self) -> PeerStatus:
+        log, replica = self._follower.log, self._follower.replica
+        return self._status(log.commit(replica.round), log.digest(replica.round), replica.state_hash(), None)
+
+    def _status(self, commit: Commit, digest: bytes, state_hash: bytes, seconds: float | None) -> PeerStatus:
+        """`state_hash`: of the commit's fragment, which in this version is all of the state."""
+        follower, traffic = self._follower, self._engine.status()
+        totals, peer = follower.log.totals, follower.network.peer
+        return PeerStatus(
+            pid=os.getpid(),
+            peer=peer,
+            role=self._role,
+            run_id=follower.rules.run_id.hex(),
+            name=self._name,
+            round=commit.round,
+            digest=digest.hex(),
+            state_hash=state_hash.hex(),
+            members=[member.peer for member in commit.members],
+            workers=list(commit.workers),
+            tokens=totals.tokens,
+            own_tokens=totals.tokens_by_peer[peer],
+            round_tokens=commit.tokens,
+            round_seconds=seconds,
+            losses={
+                found.set_name: [found.round, found.loss_micronats / 1e6]
+                for found in sorted(totals.evaluations, key=lambda found: found.round)
+            },
+            own_loss=self._own_loss(),
+            sent_bytes=traffic.sent_bytes,
+            received_bytes=traffic.received_bytes,
+            updated_at_ms=follower.network.wall_milliseconds(),
+        )
