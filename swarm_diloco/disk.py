@@ -23,12 +23,15 @@ def write_durably(path: Path, data: bytes | memoryview, *, mode: int = 0o644) ->
             os.fsync(file.fileno())
         os.replace(temporary, path)
         temporary = None
-        sync_folder(path.parent)
     except OSError as error:
         raise DiskError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
+    try:
+        sync_folder(path.parent)
+    except OSError as error:
+        raise DiskError(f"{path} is written, but the disk may not keep it: {error.strerror or error}") from error
 
 
 def sync_folder(folder: Path) -> None:

@@ -3,9 +3,12 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from swarm_diloco.diloco.fragments import ParameterLayout
+from swarm_diloco.diloco.records import hash_of
 from swarm_diloco.disk import read_file
 from swarm_diloco.errors import DiskError
-from swarm_diloco.manifest import MAX_MANIFEST_BYTES, FileEntry, Manifest
+from swarm_diloco.manifest import MAX_MANIFEST_BYTES, MODEL_LAYOUT, FileEntry, Manifest
+from swarm_diloco.rounds.settings import RunRules
 
 OPERATOR_MANIFEST = "run.toml"
 VOLUNTEER_MANIFEST = "manifest.toml"
@@ -90,3 +93,11 @@ class RunFolder:
         if not self.exists():
             raise DiskError(f"{self.path} is not the folder of a run: it holds no {OPERATOR_MANIFEST}")
         return Manifest.parse(read_file(self.manifest, limit_bytes=MAX_MANIFEST_BYTES), name=str(self.manifest))
+
+    def read_rules(self, manifest: Manifest) -> RunRules:
+        """The run as rounds/ sees it, with the layout that lies in this folder. Raises DiskError, RecordError."""
+        entry = manifest.file(MODEL_LAYOUT)
+        data = read_file(self.file(entry), limit_bytes=entry.bytes)
+        if hash_of(data).hex() != entry.blake3:
+            raise DiskError(f"{self.file(entry)} is not the file that the manifest names; remove it and join again")
+        return manifest.rules(ParameterLayout.decode(data, num_fragments=manifest.schedule.fragments))

@@ -23,7 +23,7 @@ class Preset:
 PRESETS: Mapping[str, Preset] = {
     preset.name: preset
     for preset in (
-        # A demonstration: some 100 rounds of three one-core workers in a few minutes.
+        # A demonstration: some 50 rounds of three workers on two cores in four minutes.
         Preset(
             name="tiny",
             summary="1M parameters, built-in text: a few minutes on 2 cores",
@@ -45,7 +45,7 @@ PRESETS: Mapping[str, Preset] = {
                 "inner.warmup_tokens": 100_000,
                 "inner.schedule": "wsd",
                 "inner.total_tokens": 5_000_000,
-                "schedule.inner_steps": 10,
+                "schedule.inner_steps": 20,
                 "evaluation.tokens": 16_384,
                 "evaluation.every_rounds": 4,
                 "rounds.part_values": 65_536,

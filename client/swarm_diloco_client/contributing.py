@@ -9,10 +9,10 @@ from typing import Any
 from swarm_diloco.diloco.ledger import DataRange, Evaluation
 from swarm_diloco.errors import DataError, DiskError, ManifestError
 from swarm_diloco.manifest import Manifest
+from swarm_diloco.rounds.contribution import Contribution
 from swarm_diloco.rounds.engine import Engine
 from swarm_diloco.rounds.engine import Outcome as RoundOutcome
 from swarm_diloco.rounds.follower import Applied, Follower
-from swarm_diloco.rounds.session import Contribution
 from swarm_diloco.training.channel import (
     Due,
     Evaluate,

@@ -33,7 +33,7 @@ GONE_SECONDS = 5.0  # after the peers, for what hung on them to end
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoSettings:
     folder: Path
-    num_workers: int
+    num_workers: int  # at least 2: one is killed
     training_seconds: float
 
 
@@ -65,8 +65,8 @@ class Demo:
 
     @property
     def killed(self) -> str:
-        """Who is killed: neither the first nor the last, if there are so many."""
-        return self.workers[min(1, self.settings.num_workers - 1)]
+        """Who is killed: the first shows what a whole run's worth of bytes is."""
+        return self.workers[1]
 
     @property
     def joined(self) -> str:
@@ -78,7 +78,7 @@ class Demo:
         return [name for name, process in self.processes.items() if not process.killed]
 
     def run_folder(self, name: str) -> RunFolder:
-        """A peer's folder of the run."""
+        """A peer's folder of the run, once there is an invite."""
         if name == BOOTSTRAP:
             return self.operator
         assert self._invite is not None
@@ -110,10 +110,11 @@ class Demo:
 
     async def _make_run(self) -> None:
         self._say("making the run: text, tokenizer, model")
-        process = await self._start("init", ["init", str(self.operator.path), "--preset", "tiny", "--data", "builtin"])
-        del self.processes["init"]
+        what = ["--preset", "tiny", "--data", "builtin", "--name", "demo", "--purpose", "a demonstration on one machine"]
+        process = await self._start("init", ["init", str(self.operator.path), *what])
         if await process.wait() != 0:
             raise DemoError(f"init failed:\n{process.last_lines()}")
+        del self.processes["init"]
 
     async def _start_bootstrap(self) -> None:
         port = OperatorFolder(self.operator.path).read_settings().port

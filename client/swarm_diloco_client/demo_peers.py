@@ -128,7 +128,9 @@ class PeerProcess:
 
 def _is_alive(process: psutil.Process) -> bool:
     try:
-        return bool(process.is_running()) and process.status() != psutil.STATUS_ZOMBIE  # a container's init may not reap
+        return (
+            bool(process.is_running()) and process.status() != psutil.STATUS_ZOMBIE
+        )  # a container's init may not reap
     except psutil.Error:
         return False
 

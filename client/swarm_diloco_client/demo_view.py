@@ -73,8 +73,11 @@ def _title(view: DemoView) -> str:
 
 
 def _caption(view: DemoView) -> str:
-    differing = [f"{view.num_differing} DIFFERING STATES"] if view.num_differing else []
-    return "   ".join([*_progress(view.newest), *differing])
+    return "   ".join([*_progress(view.newest), *_differing(view)])
+
+
+def _differing(view: DemoView) -> list[str]:
+    return [f"{view.num_differing} DIFFERING STATES"] if view.num_differing else []
 
 
 def _progress(newest: PeerStatus | None) -> list[str]:
@@ -89,13 +92,13 @@ def round_line(view: DemoView) -> str:
     """The newest round, for a pipe or a file."""
     newest = view.newest
     assert newest is not None
-    here = sum(row.status is not None and row.status.round == newest.round for row in view.rows)
     texts = [
         f"{view.elapsed_seconds:4.0f} s",
         f"round {newest.round:>3}",
         f"{len(newest.workers)} trained",
         *_progress(newest),
         f"digest {newest.digest[:8]}",
-        f"state {newest.state_hash[:8]} at {here} peers",
+        f"state {newest.state_hash[:8]}",
+        *_differing(view),
     ]
     return "  ".join(texts)

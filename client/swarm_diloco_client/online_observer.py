@@ -16,7 +16,7 @@ from swarm_diloco.network.hivemind_network import HivemindNetwork
 from swarm_diloco.network.identity import Identity
 from swarm_diloco.network.interface import Network
 from swarm_diloco.network.peer_record import PeerRecord, verified_records
-from swarm_diloco.rounds.decision import check_certificate
+from swarm_diloco.rounds.decision.checks import check_certificate
 from swarm_diloco.rounds.follower import Follower
 from swarm_diloco.rounds.library import Donor, RunFiles
 from swarm_diloco.run_folder import RunFolder

@@ -6,8 +6,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import psutil
+
 from swarm_diloco.diloco.ledger import Commit, Kind
+from swarm_diloco.errors import DiskError
 from swarm_diloco.network.peer_record import PeerRecord
+from swarm_diloco_bootstrap.status_file import PeerStatus, read_status
 from swarm_diloco_client.observer import ObservedRun
 
 NUM_ROUNDS = 10
@@ -69,10 +73,11 @@ class RunReport:
     rounds: tuple[RoundReport, ...]  # the last ones, oldest first
     evaluations: tuple[EvaluationReport, ...]  # all
     peers: tuple[PeerReport, ...]  # that publish a record now; none when only a folder was read
+    own: PeerStatus | None  # what the client that works in the folder wrote last
 
 
 def report_of(run: ObservedRun, records: Iterable[PeerRecord] = ()) -> RunReport:
-    """The run as its log tells it, and its peers as their `records` do."""
+    """The run as its log tells it, its peers as their `records` do, and the client of the folder if it has one."""
     log, settings = run.log, run.manifest.run
     newest = log.commit(log.head.round)
     return RunReport(
@@ -101,7 +106,15 @@ def report_of(run: ObservedRun, records: Iterable[PeerRecord] = ()) -> RunReport
             PeerReport(peer=each.peer, role=each.role, round=each.round, client_version=each.client_version)
             for each in sorted(records, key=lambda record: record.peer)
         ),
+        own=_own_status(run),
     )
+
+
+def _own_status(run: ObservedRun) -> PeerStatus | None:
+    try:
+        return read_status(run.folder.path)
+    except DiskError:
+        return None  # nobody has worked in this folder
 
 
 def _round_report(commit: Commit) -> RoundReport:
@@ -140,7 +153,9 @@ def report_lines(report: RunReport) -> list[str]:
     if report.evaluations:
         newest = report.evaluations[-NUM_EVALUATIONS:]
         losses = "  ".join(f"{each.set_name} {each.loss:.3f} (round {each.round})" for each in newest)
-        lines.append(f"held-out  {losses}  nats a token")
+        lines.append(f"losses    {losses}, nats a token")
+    if report.own is not None:
+        lines.append(f"this peer {_own_line(report.own)}")
     lines += ["", f"members of round {report.round}:"]
     for member in report.members:
         what = f"weight {member.weight:,}, {member.tokens:,} tokens in all" if member.weight else "does not train"
@@ -157,3 +172,9 @@ def report_lines(report: RunReport) -> list[str]:
             f"  {each.decided_at:<19}  {due:>10}"
         )
     return lines
+
+
+def _own_line(own: PeerStatus) -> str:
+    loss = f", own loss {own.own_loss:.3f}" if own.own_loss is not None else ""
+    process = f"process {own.pid} {'runs' if psutil.pid_exists(own.pid) else 'has ended'}"
+    return f"{own.peer}, {own.role}: round {own.round}, {own.own_tokens:,} tokens credited{loss}; {process}"

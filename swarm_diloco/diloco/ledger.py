@@ -1,10 +1,10 @@
 """The log's records: what a round decided, who voted for it, and the digest that chains them.
 
-A *commit* decides one round. A *certificate* is a majority's votes for it at one ballot. A *header* is both: all that is
-kept for ever. D_r = blake3(the commit's bytes); the certificate is outside, so any majority's votes give the same digest.
+A *commit* decides one round. A *certificate* is a majority's votes for it at one ballot. A *header* is both: all that
+is kept for ever. D_r = blake3(the commit's bytes); the certificate is outside, so any majority gives the same digest.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -89,19 +89,14 @@ class PartRecord:
     weight_sum: int
 
     def lists(self, member: int) -> bool:
-        return member // 8 < len(self.senders) and bool(self.senders[member // 8] >> (member % 8) & 1)
+        return is_in_bitmap(self.senders, member)
 
     def fields(self) -> list[Field]:
         return [self.attempt, self.result_hash, self.senders, self.weight_sum]
 
     @classmethod
     def read(cls, fields: Fields) -> "PartRecord":
-        return cls(
-            fields.integer(maximum=255),
-            fields.hash_(),
-            fields.bytes_(limit=MAX_MEMBERS // 8),
-            fields.integer(maximum=MAX_TOKENS),
-        )
+        return cls(fields.integer(maximum=255), fields.hash_(), read_bitmap(fields), fields.integer(maximum=MAX_TOKENS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +171,7 @@ class Commit:
 
     @classmethod
     def decode(cls, data: bytes) -> "Commit":
-        """Raises RecordError. Checks the form alone; whether it follows from the chain is `check_follows`' to say."""
+        """Raises RecordError. Checks the form alone; whether it follows a chain is for rounds.decision to say."""
         fields = unpack(data, "commit", limit_bytes=MAX_COMMIT_BYTES)
         fields.version(FORMAT_VERSION)
         run, round_, fragment, prev = fields.hash_(), fields.integer(), fields.integer(maximum=2**16), fields.hash_()
@@ -191,8 +186,10 @@ class Commit:
         fields.end()
         if len({member.peer for member in members}) != len(members):
             raise RecordError("commit: it lists a member twice")
-        if kind is not Kind.GENESIS and len(base) != HASH_BYTES:
-            raise RecordError("commit: its base is not one hash")
+        if len(base) % HASH_BYTES or not base or (kind is not Kind.GENESIS and len(base) != HASH_BYTES):
+            raise RecordError("commit: its base is not one hash, or in the genesis one a fragment")
+        if any(int.from_bytes(part.senders, "little") >> len(members) for part in parts):
+            raise RecordError("commit: a part lists a sender that is no member")
         if (kind is Kind.GENESIS) != (round_ == 0):
             raise RecordError("commit: round 0 and only round 0 is a genesis")
         if (kind is Kind.NORMAL) != bool(parts):
@@ -280,6 +277,8 @@ class Header:
         votes = fields.list_of(Vote.read, limit=MAX_MEMBERS)
         degraded = fields.strings(limit=MAX_MEMBERS)
         fields.end()
+        if len({vote.peer for vote in votes}) != len(votes):
+            raise RecordError("header: a peer votes twice")
         return cls(commit_bytes, ballot, votes, degraded)
 
     @property
@@ -291,15 +290,27 @@ class Header:
         return Commit.decode(self.commit_bytes)
 
 
-def member_bitmap(members: Sequence[int]) -> bytes:
+def member_bitmap(members: Collection[int]) -> bytes:
     """Indices to a little-endian bitmap without trailing zero bytes."""
     bits = sum(1 << member for member in set(members))
     return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
 
 
+def is_in_bitmap(bitmap: bytes, member: int) -> bool:
+    return member // 8 < len(bitmap) and bool(bitmap[member // 8] >> (member % 8) & 1)
+
+
+def read_bitmap(fields: Fields) -> bytes:
+    """A member bitmap field. Raises RecordError for trailing zero bytes: one set of members, one form."""
+    bitmap = fields.bytes_(limit=MAX_MEMBERS // 8)
+    if bitmap.endswith(b"\0"):
+        raise RecordError("a bitmap of members ends in zero bytes")
+    return bitmap
+
+
 def listed_values(commit: Commit, peer: str, part_sizes: Sequence[int]) -> int:
     """How many of the fragment's values the commit averages with this peer's contribution in them."""
     index = next((i for i, member in enumerate(commit.members) if member.peer == peer), None)
-    if index is None:
+    if index is None or not commit.parts:
         return 0
-    return sum(size for part, size in zip(commit.parts, part_sizes, strict=False) if part.lists(index))
+    return sum(size for part, size in zip(commit.parts, part_sizes, strict=True) if part.lists(index))

@@ -1,8 +1,8 @@
 """Canonical MessagePack: the form of every record that is hashed, signed, sent or stored.
 
 A record is a list of fields in a fixed order, its format version first. Fields are integers (0 to 2^63 − 1), bytes,
-strings (NFC, at most 64 bytes) and lists of these: no floats, no maps, nothing that two programs could write in two ways.
-Absent is the empty list. A decoder takes bytes only if encoding what it read gives the same bytes again.
+strings (NFC, at most 64 bytes) and lists of these: no floats, no maps, nothing that two programs could write in two
+ways. Absent is the empty list. A decoder takes bytes only if encoding what it read gives the same bytes again.
 """
 
 import unicodedata
@@ -43,7 +43,7 @@ def _check(field: Field) -> None:
     elif isinstance(field, str):
         if len(field.encode()) > MAX_STRING_BYTES or unicodedata.normalize("NFC", field) != field:
             raise ValueError(f"a record holds NFC strings of at most {MAX_STRING_BYTES} bytes, not {field[:80]!r}")
-    elif isinstance(field, list | tuple):
+    elif type(field) in (list, tuple):  # msgpack's extension type is a tuple too
         for inner in field:
             _check(inner)
     elif not isinstance(field, bytes):

@@ -33,7 +33,10 @@ def public_key_of(peer: str) -> bytes:
     decoded: bytes = base58.b58decode(peer)
     if len(decoded) != len(PEER_ID_PREFIX) + 32 or not decoded.startswith(PEER_ID_PREFIX):
         raise ValueError(f"not the id of an Ed25519 peer: {peer}")
-    return decoded[len(PEER_ID_PREFIX) :]
+    public_key = decoded[len(PEER_ID_PREFIX) :]
+    if peer_id_of(public_key) != peer:  # base58 also reads an id with blanks at its end: one key, one name
+        raise ValueError(f"not a peer id as it is written: {peer!r}")
+    return public_key
 
 
 def is_signed_by(peer: str, message: bytes, signature: bytes) -> bool:
@@ -106,13 +109,16 @@ class Identity:
 
     def lock(self, path: Path) -> None:
         """Hold the key file for this process until it ends. Raises IdentityError if another process holds it."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise IdentityError(f"cannot lock the key {path}: {error.strerror or error}") from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(descriptor)
             raise IdentityError(
-                f"the identity {path} is in use by another process; stop it, or give this one a home of its own (--home)"
+                f"the identity {path} is in use by another process; stop it, or give this one its own home (--home)"
             ) from error
         self._lock = descriptor
 

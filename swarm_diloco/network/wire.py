@@ -1,8 +1,8 @@
 """The round protocol's control messages: signed by the peer, bound to a run, a round and a ballot.
 
-A frame is [payload, signature]; the payload is [version, kind, run, sender, round, ballot, sender's head, body]. Whoever
-holds the frame can prove who said what: a knock's hash stands in the commit, and knocks are the promises that a
-proposal of a later ballot shows.
+A frame is [payload, signature]; the payload is [version, kind, run, sender, round, ballot, sender's head, body].
+Whoever holds the frame can prove who said what: a knock's hash stands in the commit, and knocks are the promises that
+a proposal of a later ballot shows.
 """
 
 from collections.abc import Callable
@@ -18,6 +18,7 @@ from swarm_diloco.diloco.ledger import (
     DataRange,
     Evaluation,
     Head,
+    read_bitmap,
 )
 from swarm_diloco.diloco.records import Field, Fields, hash_of, pack, unpack
 from swarm_diloco.errors import RecordError
@@ -203,9 +204,7 @@ class PlannedPart:
 
     @classmethod
     def read(cls, fields: Fields) -> "PlannedPart":
-        return cls(
-            fields.integer(maximum=MAX_MEMBERS), fields.integer(maximum=255), fields.bytes_(limit=MAX_MEMBERS // 8)
-        )
+        return cls(fields.integer(maximum=MAX_MEMBERS), fields.integer(maximum=255), read_bitmap(fields))
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +249,7 @@ class Sealed:
             fields.integer(maximum=MAX_PARTS),
             fields.integer(maximum=255),
             fields.hash_(),
-            fields.bytes_(limit=MAX_MEMBERS // 8),
+            read_bitmap(fields),
         )
 
 

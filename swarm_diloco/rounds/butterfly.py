@@ -1,11 +1,11 @@
 """One round's parts on the move: reduce-scatter to the reducers, all-gather of what they averaged (protocol rule 5).
 
-A member opens one two-way stream to each reducer: its encoded parts go out on it, the averaged parts come back. A reducer
-keeps what comes encoded, closes a part when all planned senders are in or gone or time is up, sums in plan order,
-encodes **once**, and sends the same bytes to all; its own value is decoded from those bytes too.
+A member opens one two-way stream to each reducer: its encoded parts go out on it, the averaged parts come back. A
+reducer keeps what comes encoded, closes a part when all planned senders are in or gone or time is up, sums in plan
+order, encodes **once**, and sends the same bytes to all; its own value is decoded from those bytes too.
 
-Frames: the dialler's first is [1, round, D_{r−1}]; then [part, attempt, hash, bytes] both ways; the dialler ends with an
-empty frame, after which the reducer may close. An end of stream before that is a failure, and dialled again.
+Frames: the dialler's first is [1, round, D_{r−1}]; then [part, attempt, hash, bytes] both ways; the dialler ends with
+an empty frame, after which the reducer may close. An end of stream before that is a failure, and dialled again.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from swarm_diloco.diloco.aggregate import aggregate
 from swarm_diloco.diloco.codec import Codec
-from swarm_diloco.diloco.ledger import MAX_PARTS, member_bitmap
+from swarm_diloco.diloco.ledger import MAX_PARTS, is_in_bitmap, member_bitmap
 from swarm_diloco.diloco.records import hash_of, pack, unpack
 from swarm_diloco.diloco.schedule import fragment_of_round
 from swarm_diloco.errors import NetworkError, RecordError
@@ -93,8 +93,8 @@ class Traffic:
 class Butterfly:
     """One member's share of one round's exchange, from its first plan until the round is decided.
 
-    `encoded` are this member's parts, or None without a contribution. `on_sealed` is called for each part averaged here,
-    `on_held` for each averaged part whose bytes are here now (in `parts`). Runs inside `run`; cancelling that ends all.
+    `encoded` are this member's parts, or None without a contribution. `on_sealed` is called for each part averaged
+    here, `on_held` for each averaged part whose bytes are here now (in `parts`). Cancelling `run` ends all.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class Butterfly:
         index = peers.index(me)
         for part, planned in enumerate(plan.parts):
             key, reducer = (part, planned.attempt), peers[planned.reducer]
-            senders = {peer for i, peer in enumerate(peers) if _has(planned.senders, i)}
+            senders = {peer for i, peer in enumerate(peers) if is_in_bitmap(planned.senders, i)}
             if reducer == me and key not in self._reductions:
                 self._reductions[key] = _Reduction(senders)
                 self._tasks.create_task(self._close_later(key, plan.close_in_ms / 1000))
@@ -164,7 +164,7 @@ class Butterfly:
             elif reducer != me and key not in self._awaited.setdefault(reducer, set()):
                 self._awaited[reducer].add(key)
                 outgoing = self._outgoing.setdefault(reducer, asyncio.Queue())
-                if _has(planned.senders, index) and self._encoded is not None:
+                if is_in_bitmap(planned.senders, index) and self._encoded is not None:
                     outgoing.put_nowait(key)
                 exchange = self._exchanges.get(reducer)
                 if exchange is None or exchange.done():
@@ -333,7 +333,3 @@ def _check_input(rules: RunRules, codec: Codec, part: PartFrame, num_values: int
     norm = codec.check(part.data, num_values)
     if norm > rules.rounds.maximum_norm:
         raise RecordError(f"part {part.part}: its norm {norm:.3g} is past the manifest's limit")
-
-
-def _has(bitmap: bytes, index: int) -> bool:
-    return index // 8 < len(bitmap) and bool(bitmap[index // 8] >> (index % 8) & 1)

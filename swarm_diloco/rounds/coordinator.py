@@ -22,7 +22,7 @@ from swarm_diloco.network.wire import (
     Waiting,
     read_signed,
 )
-from swarm_diloco.rounds.decision import (
+from swarm_diloco.rounds.decision.ballot import (
     Action,
     Ballot,
     Decide,
@@ -32,8 +32,8 @@ from swarm_diloco.rounds.decision import (
     SendPlan,
     SendProposal,
     StateDiffers,
-    View,
 )
+from swarm_diloco.rounds.decision.voter import View
 from swarm_diloco.rounds.participant import Participant
 from swarm_diloco.rounds.settings import RunRules
 
@@ -65,7 +65,8 @@ class Coordinator:
         self._outgoing: dict[str, asyncio.Queue[Message]] = {}
         self._wake = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
-        self._opened_at: float | None = None
+        self._opened = asyncio.Event()  # a worker has knocked
+        self._opened_at = 0.0
         self._lateness: list[float] = []
 
     # --- one knocker's stream
@@ -103,7 +104,9 @@ class Coordinator:
 
     def _note_lateness(self, signed: Signed, now: float) -> None:
         if isinstance(signed.message, Knock) and signed.message.weight:
-            self._opened_at = now if self._opened_at is None else self._opened_at
+            if not self._opened.is_set():
+                self._opened_at = now
+                self._opened.set()
             self._lateness.append(now - self._opened_at)
 
     async def _read(self, stream: Stream, peer: str) -> None:
@@ -234,8 +237,7 @@ class Coordinator:
     async def _probe_absent(self) -> None:
         """Dial the expected who have not knocked: one that nobody reaches is not worth waiting for."""
         log = self._participant.follower.log
-        while self._opened_at is None:
-            await asyncio.sleep(self._participant.rules.rounds.heartbeat_seconds / 4)
+        await self._opened.wait()
         for member in log.commit(log.head.round).members:
             is_absent = member.peer in self.ballot.expected and member.peer not in self.ballot.knocks
             if is_absent and member.reachable and member.peer != self._participant.identity.peer:

@@ -1,8 +1,8 @@
 """A peer's part in the rounds of one run, for as long as it stays.
 
 Each round is one `Session`: this peer knocks at the round's coordinator, follows its plan, exchanges parts, votes, and
-learns the decision, which the follower makes durable and applies. Beside the rounds run the live feed of the log (so that
-a peer that is late or still training misses nothing) and the answering of other peers.
+learns the decision, which the follower makes durable and applies. Beside the rounds run the live feed of the log (so
+that a peer that is late or still training misses nothing) and the answering of other peers.
 """
 
 import asyncio
@@ -16,10 +16,11 @@ from swarm_diloco.network.identity import Identity
 from swarm_diloco.network.interface import Network, Stream
 from swarm_diloco.network.wire import Ahead, Behind, Coming, Knock, Message, Refused, Signed, read_signed
 from swarm_diloco.rounds.butterfly import HELLO_SECONDS, Hello, parts_protocol
+from swarm_diloco.rounds.contribution import Contribution
 from swarm_diloco.rounds.coordinator import ping_protocol
 from swarm_diloco.rounds.follower import Applied, Follower
 from swarm_diloco.rounds.participant import Participant
-from swarm_diloco.rounds.session import Contribution, Session, control_protocol
+from swarm_diloco.rounds.session import Session, control_protocol
 from swarm_diloco.rounds.settings import RunRules
 from swarm_diloco.status import RoundStatus
 
@@ -65,6 +66,12 @@ class Engine:
     def on_due(self, callback: Callable[[int], None]) -> None:
         """Be told when a round is due: a worker forms its pseudo-gradient then. Not called with pace "steps"."""
         self._due_callbacks.append(callback)
+
+    async def begin_training(self) -> None:
+        """The trainer is at work: rounds may wait for this worker from now on."""
+        self._participant.is_training = True
+        if self._session is not None:
+            await self._session.announce_newcomer()
 
     async def contribute(self, contribution: Contribution) -> Outcome:
         """Bring a pseudo-gradient to the next round and wait until that round is decided.

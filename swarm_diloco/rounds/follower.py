@@ -1,7 +1,7 @@
 """Follows the swarm's log: checks, keeps and applies what was decided. Workers, archives, joiners and views all do.
 
-Two steps, in this order always. *Record*: the certificate is right and all parts are on disk. *Apply*: the outer step, on a
-state whose base the commit names. A joiner records the live feed while it still fetches a snapshot, then applies.
+Two steps, in this order always. *Record*: the certificate is right and all parts are on disk. *Apply*: the outer step,
+on a state whose base the commit names. A joiner records the live feed while it fetches a snapshot, then applies.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from swarm_diloco.diloco.ledger import Commit, Header
 from swarm_diloco.diloco.records import HASH_BYTES
 from swarm_diloco.errors import DataError, DiskError, NetworkError, RecordError, StateError, SwarmDilocoError
 from swarm_diloco.network.interface import Network
-from swarm_diloco.rounds.decision import check_certificate
+from swarm_diloco.rounds.decision.checks import check_certificate
 from swarm_diloco.rounds.library import Donor, Library, RunFiles, library_protocol
 from swarm_diloco.rounds.log import Log
 from swarm_diloco.rounds.replica import Replica
@@ -122,7 +122,7 @@ class Follower:
         for peer in donors:
             try:
                 async with Donor(self.network, peer, self.rules.run_id) as donor:
-                    await self._headers_from(donor)
+                    await self.catch_up_headers(donor)
                     if self.replica.round < 0 or not await self._can_replay(donor):
                         await self._state_from(donor)
                 await self.apply_recorded([peer, *(other for other in donors if other != peer)])
@@ -133,7 +133,8 @@ class Follower:
         if failures and not self.is_current:
             raise DataError("nobody could give the run's state: " + "; ".join(failures))
 
-    async def _headers_from(self, donor: Donor) -> None:
+    async def catch_up_headers(self, donor: Donor) -> None:
+        """The log up to the donor's head, without parts or state. Raises NetworkError, RecordError, DiskError."""
         while headers := await donor.headers(self.log.head.round + 1):
             async with self._lock:
                 for data in headers:
@@ -209,7 +210,7 @@ class Follower:
         self._move()
 
     async def fetch_parts(self, hashes: Sequence[bytes], holders: Sequence[str]) -> None:
-        """Hold all these parts, asking the holders one after the other. Raises DataError naming how many are missing."""
+        """Hold all these parts, asking the holders one after the other. Raises DataError: how many are missing."""
         missing = [part_hash for part_hash in hashes if self.log.parts.get(part_hash) is None]
         for peer in holders:
             if not missing:
@@ -217,7 +218,10 @@ class Follower:
             if peer == self.network.peer:
                 continue
             try:
-                async with Donor(self.network, peer, self.rules.run_id) as donor, aclosing(donor.parts(missing)) as parts:
+                async with (
+                    Donor(self.network, peer, self.rules.run_id) as donor,
+                    aclosing(donor.parts(missing)) as parts,
+                ):
                     async for part in parts:
                         self.log.parts.hold(part)
             except (NetworkError, RecordError):
@@ -247,7 +251,7 @@ class Follower:
             callback(applied)
 
     def keep_snapshot(self) -> None:
-        """Write the replica as a snapshot, then drop what only older ones need. A full disk costs the snapshot alone."""
+        """Write the replica as a snapshot, then drop what only older ones need. A full disk costs only the snapshot."""
         folder = self._snapshots / str(self.replica.round)
         try:
             write_snapshot(

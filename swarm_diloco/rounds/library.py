@@ -1,7 +1,7 @@
 """What one peer hands another on request: manifest, files, headers, parts, snapshots, and the live feed of the log.
 
-A request is a record [version, what, arguments…]; each answer is a frame that begins with 1 and the bytes, or with 0 and
-a reason. Nothing received is believed: the caller checks hashes and certificates.
+A request is a record [version, what, arguments…]; each answer is a frame that begins with 1 and the bytes, or with 0
+and a reason. Nothing received is believed: the caller checks hashes and certificates.
 """
 
 import asyncio

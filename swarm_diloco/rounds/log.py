@@ -18,7 +18,7 @@ from swarm_diloco.disk import read_file, write_durably
 from swarm_diloco.errors import DiskError, RecordError
 from swarm_diloco.network.identity import is_signed_by_key, public_key_of
 from swarm_diloco.rounds.council import Council, council_of
-from swarm_diloco.rounds.decision import View
+from swarm_diloco.rounds.decision.voter import View
 from swarm_diloco.rounds.settings import RunRules
 from swarm_diloco.rounds.totals import Totals
 

@@ -11,7 +11,7 @@ from swarm_diloco.errors import DiskError, RecordError
 from swarm_diloco.network.identity import Identity
 from swarm_diloco.network.interface import Network
 from swarm_diloco.network.wire import CastVote, Message, Signed, sign
-from swarm_diloco.rounds.decision import MAX_VOTE_FILE_BYTES, View, Voter
+from swarm_diloco.rounds.decision.voter import MAX_VOTE_FILE_BYTES, View, Voter
 from swarm_diloco.rounds.follower import Follower
 from swarm_diloco.rounds.membership import Attendance
 from swarm_diloco.rounds.settings import RunRules
@@ -26,6 +26,7 @@ class Participant:
     votes_path: Path
     trains: bool
     is_reachable: bool
+    is_training: bool = False  # its trainer is at work: a contribution will come
     attendance: Attendance = field(default_factory=Attendance)
     upload_kilobits: int = 0  # a second, as measured in the newest rounds; 0: not known
     voter: Voter = field(default_factory=Voter)

@@ -20,7 +20,7 @@ def fragment_base(theta: Tensor, momentum: Tensor) -> bytes:
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:
-    return memoryview(tensor.view(torch.uint8).numpy())
+    return tensor.view(torch.uint8).numpy().data
 
 
 class Replica:

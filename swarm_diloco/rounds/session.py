@@ -6,11 +6,8 @@ idle → knocked(b) → planned(b, a) → sending → holding → voted(b) → d
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 
-from torch import Tensor
-
-from swarm_diloco.diloco.ledger import DataRange, Evaluation, Header, digest_of
+from swarm_diloco.diloco.ledger import Header, digest_of
 from swarm_diloco.errors import DataError, NetworkError, RecordError, StateError, StreamTimeout
 from swarm_diloco.network.interface import Stream
 from swarm_diloco.network.wire import (
@@ -33,8 +30,9 @@ from swarm_diloco.network.wire import (
     read_signed,
 )
 from swarm_diloco.rounds.butterfly import Butterfly
-from swarm_diloco.rounds.coordinator import Coordinator
-from swarm_diloco.rounds.decision import check_proposal
+from swarm_diloco.rounds.candidacy import Candidacy
+from swarm_diloco.rounds.contribution import Contribution, encode_parts
+from swarm_diloco.rounds.decision.checks import check_proposal
 from swarm_diloco.rounds.local_stream import local_pair
 from swarm_diloco.rounds.participant import Participant
 from swarm_diloco.rounds.settings import RunRules
@@ -49,21 +47,7 @@ def control_protocol(rules: RunRules) -> str:
     return f"{rules.protocol_prefix}/control"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contribution:
-    """What a worker brings to a round. `delta` is read until the parts are encoded, then no more."""
-
-    delta: Tensor  # float32 [values of the fragment], θ(global) − θ(local)
-    base_round: int  # the round after which that θ was global
-    weight: int  # tokens
-    tokens: int  # since the last commit that lists this worker
-    ranges: tuple[DataRange, ...]
-    norm: float
-    step_seconds: float
-    evaluation: tuple[Evaluation, ...] = ()
-
-
-class BallotFailed(Exception):  # noqa: N818 - not an error to anybody but the loop below
+class BallotFailed(Exception):
     """This ballot will not do; try `ballot` (or the next one)."""
 
     def __init__(self, ballot: int | None = None) -> None:
@@ -86,9 +70,8 @@ class Session:
         self._contribution: Contribution | None = None
         self._encoded: list[bytes] | None = None
         self._is_ready = asyncio.Event()
-        self._coordinators: dict[int, Coordinator] = {}
+        self._candidacy = Candidacy(participant, self.view, on_begin=self._raise_ballot)
         self._tasks: asyncio.TaskGroup | None = None
-        self._held: set[bytes] = set()
         self._part_held = asyncio.Event()
         self._own_knock: Signed | None = None
         self._member_streams: list[Stream] = []
@@ -117,7 +100,7 @@ class Session:
         """Encode this worker's parts and take part with them."""
         rules, fragment = self.view.rules, self.view.fragment
         self.phase = "encoding"
-        self._encoded = await self._participant.network.run_blocking(_encode, rules, fragment, contribution.delta)
+        self._encoded = await self._participant.network.run_blocking(encode_parts, rules, fragment, contribution.delta)
         self._contribution = contribution
         self._is_ready.set()
 
@@ -135,13 +118,13 @@ class Session:
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
+                tasks.create_task(self._candidacy.run())
                 tasks.create_task(self._take_part_until_decided())
                 await self._participant.follower.wait_past(self.round - 1)
                 raise _RoundOver  # ends the coordinators and the exchange
         except* _RoundOver:
             pass
-        for coordinator in self._coordinators.values():
-            coordinator.conclude(log.header_bytes(self.round))
+        self._candidacy.conclude(log.header_bytes(self.round))
         self._participant.voter.forget_before(log.head.round + 1)
         self._learn_from_it()
 
@@ -162,8 +145,7 @@ class Session:
     # --- as a member
 
     async def _take_part_until_decided(self) -> None:
-        if self._participant.trains and not self._is_ready.is_set():
-            await self._announce_newcomer()
+        await self.announce_newcomer()
         await self._is_ready.wait()
         wait = self.view.rules.rounds.deadline_seconds
         while True:
@@ -179,11 +161,12 @@ class Session:
                 await asyncio.sleep(min(RETRY_SECONDS * (1 + ballot // len(self.view.council.candidates)), 10.0))
             wait = min(wait * DEADLINE_GROWTH, self.view.rules.rounds.deadline_ceiling_seconds)
 
-    async def _announce_newcomer(self) -> None:
+    async def announce_newcomer(self) -> None:
         """Ask to be waited for, if the log does not: else a newcomer in step with the others comes late for ever."""
         log, me = self._participant.follower.log, self._participant.identity.peer
         candidate = self.view.council.candidate(self._ballot)
-        if me == candidate or log.commit(log.head.round).member(me) is not None:
+        is_listed = log.commit(log.head.round).member(me) is not None
+        if me == candidate or is_listed or not self._participant.is_training or self._is_ready.is_set():
             return
         with suppress(NetworkError):
             stream = await self._participant.network.dial(
@@ -228,7 +211,7 @@ class Session:
         if candidate == self._participant.identity.peer:
             mine, theirs = local_pair(candidate)
             assert self._tasks is not None
-            self._tasks.create_task(self.coordinator(ballot).attend(knock, theirs))
+            self._tasks.create_task(self._candidacy.coordinator(ballot).attend(knock, theirs))
             return mine
         stream = await self._participant.network.dial(
             candidate, control_protocol(self.view.rules), timeout_seconds=DIAL_SECONDS
@@ -237,28 +220,21 @@ class Session:
         return stream
 
     def _knock(self) -> Knock:
-        participant = self._participant
+        participant, mine = self._participant, self._contribution
         credited = self.view.tokens_credited.get(participant.identity.peer, 0)
-        knock = Knock(
+        return Knock(
             fragment=self.view.fragment,
             base=self.view.base,
+            weight=mine.weight if mine else 0,
             tokens_from=credited,
-            tokens_to=credited,
+            tokens_to=credited + (mine.tokens if mine else 0),
+            ranges=mine.ranges if mine else (),
+            evaluation=mine.evaluation if mine else (),
             upload_kilobits=participant.upload_kilobits,
+            step_microseconds=int(mine.step_seconds * 1e6) if mine else 0,
+            norm_millionths=int(mine.norm * 1e6) if mine else 0,
             reachable=participant.is_reachable,
             vote=participant.voter.vote_cast(self.view),
-        )
-        mine = self._contribution
-        if mine is None:
-            return knock
-        return replace(
-            knock,
-            weight=mine.weight,
-            tokens_to=credited + mine.tokens,
-            ranges=mine.ranges,
-            evaluation=mine.evaluation,
-            step_microseconds=int(mine.step_seconds * 1e6),
-            norm_millionths=int(mine.norm * 1e6),
         )
 
     async def _beat(self, stream: Stream) -> None:
@@ -301,22 +277,28 @@ class Session:
                 case Decided(header):
                     await self._learn(header, candidate)
                     return
-                case Behind(header):
-                    await self._learn(header, candidate)
-                    await asyncio.sleep(RETRY_SECONDS)
-                    raise BallotFailed(ballot)
-                case Ahead():
-                    self._times_ahead += 1
-                    await asyncio.sleep(RETRY_SECONDS)
-                    raise BallotFailed(ballot if self._times_ahead % AHEAD_TRIES else None)
-                case Promised(promised):
-                    raise BallotFailed(max(promised, ballot + 1))
-                case NotMe():
-                    raise BallotFailed
-                case Refused(reason):
-                    await self._refused(reason)
-                case _:
-                    pass
+                case other:
+                    await self._heed_refusal(other, candidate, ballot)
+
+    async def _heed_refusal(self, message: Message, candidate: str, ballot: int) -> None:
+        """The candidate will not coordinate this knock. Anything else, a beat say, is no refusal."""
+        match message:
+            case Behind(header):
+                await self._learn(header, candidate)
+                await asyncio.sleep(RETRY_SECONDS)
+                raise BallotFailed(ballot)
+            case Ahead():
+                self._times_ahead += 1
+                await asyncio.sleep(RETRY_SECONDS)
+                raise BallotFailed(ballot if self._times_ahead % AHEAD_TRIES else None)
+            case Promised(promised):
+                raise BallotFailed(max(promised, ballot + 1))
+            case NotMe():
+                raise BallotFailed
+            case Refused(reason):
+                await self._refused(reason)
+            case _:
+                pass
 
     async def _refused(self, reason: str) -> None:
         if "state" in reason:
@@ -378,10 +360,8 @@ class Session:
             await self._send(stream, message)
 
     def _hold(self, part_hash: bytes) -> None:
-        self._held.add(part_hash)
         self._part_held.set()
-        for coordinator in self._coordinators.values():
-            coordinator.held(part_hash)
+        self._candidacy.held(part_hash)
 
     # --- the vote
 
@@ -420,40 +400,12 @@ class Session:
 
     # --- as a candidate
 
-    def coordinator(self, ballot: int) -> Coordinator:
-        """This peer's coordinator of a ballot whose candidate it is; it begins when somebody knocks."""
-        if ballot not in self._coordinators:
-            assert self._tasks is not None
-            coordinator = Coordinator(self._participant, self.view, ballot)
-            self._coordinators[ballot] = coordinator
-            for part_hash in self._held:
-                coordinator.held(part_hash)
-            self._tasks.create_task(coordinator.run())
-            self._raise_ballot(ballot)
-        return self._coordinators[ballot]
-
     async def admit(self, signed: Signed, stream: Stream) -> None:
         """Another peer's knock at this round, or word that it will come."""
-        reply: Message | None = None
-        candidate = self.view.council.candidate(signed.ballot)
-        if isinstance(signed.message, Coming):
-            if candidate == self._participant.identity.peer and self._tasks is not None:
-                self.coordinator(signed.ballot).ballot.expect(signed.sender)
-            return
-        if candidate != self._participant.identity.peer:
-            reply = NotMe(candidate)
-        elif self._participant.voter.promised(self.view) > signed.ballot:
-            reply = Promised(self._participant.voter.promised(self.view))
-        elif self._tasks is None:
-            reply = Ahead()
-        if reply is not None:
-            frame = self._participant.sign(self.round, signed.ballot, reply).frame
-            await stream.send(frame, timeout_seconds=self.view.rules.rounds.silence_seconds)
-            return
-        await self.coordinator(signed.ballot).attend(signed, stream)
+        await self._candidacy.admit(signed, stream)
 
 
-class _RoundOver(Exception):  # noqa: N818 - ends a task group, reaches nobody
+class _RoundOver(Exception):
     pass
 
 
@@ -462,7 +414,3 @@ def read_signed_or_fail(frame: bytes, run: bytes, candidate: str) -> Signed:
         return read_signed(frame, run=run, sender=candidate)
     except RecordError as error:
         raise BallotFailed from error
-
-
-def _encode(rules: RunRules, fragment: int, delta: Tensor) -> list[bytes]:
-    return [rules.upload.encode(delta[where]) for where in rules.part_slices(fragment)]

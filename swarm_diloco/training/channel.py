@@ -234,7 +234,7 @@ def _fits(value: object, hint: Any) -> bool:
     return isinstance(value, NoneType if hint is NoneType else hint)
 
 
-class StopRequested(Exception):  # noqa: N818 - not an error: how a wait ends when the client wants the trainer to end
+class StopRequested(Exception):
     """A Stop has come while the trainer waited for something else. It is still to be received."""
 
 

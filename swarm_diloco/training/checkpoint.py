@@ -4,6 +4,7 @@ One safetensors file, replaced whole. A restart from it goes on to the bit; with
 starts from the swarm's θ with a cold optimizer and has lost only what no commit lists.
 """
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -124,7 +125,8 @@ def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
     except (OSError, SafetensorError) as error:
         raise DiskError(f"cannot write {path}: {error}") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
 
 
 def _adam_state(tensors: Mapping[str, Tensor], counts: Sequence[int]) -> AdamState:

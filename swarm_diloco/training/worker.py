@@ -161,7 +161,6 @@ class Worker:
         is_last = outcome.offer == self._progress.offers  # θ_at_Δ is that of the last Offer only
         if outcome.listed > 0 and (offer := self._offers.pop(outcome.offer, None)) is not None:
             self._progress.listed(weight=offer.weight, tokens=offer.tokens, fraction=outcome.listed)
-            self._data.credit(offer.ranges)
             if is_last and self._progress.steps_since_offer > self._schedule.overlap_steps:
                 self._progress.synced_round = self._local.take_late_result()
             elif is_last:
@@ -212,15 +211,15 @@ class Worker:
     def _evaluate(self, set_names: tuple[str, ...]) -> None:
         """The outer parameters' loss: θ is what the swarm trains, θ_local one worker's excursion from it."""
         device, micro_batch = self._inner_loop.device.device, self._inner_loop.micro_batch
-        with self._local.holding_global() as round_:
-            for name in set_names:
-                try:
-                    blocks = self._data.held_out(name, max_tokens=self._evaluation_tokens)
-                except DataError as error:
-                    self._channel.send(Notice(text=f"no evaluation on {name}: {error}"))
-                    continue
+        for name in set_names:
+            try:
+                blocks = self._data.held_out(name, max_tokens=self._evaluation_tokens)
+            except DataError as error:
+                self._channel.send(Notice(text=f"no evaluation on {name}: {error}"))
+                continue
+            with self._local.holding_global() as round_:
                 loss, tokens = evaluate(self._local.model, blocks, device=device, micro_batch=micro_batch)
-                self._channel.send(Evaluated(set_name=name, round=round_, loss=loss, tokens=tokens))
+            self._channel.send(Evaluated(set_name=name, round=round_, loss=loss, tokens=tokens))
 
     # Start and checkpoint
 

@@ -99,9 +99,9 @@ def test_a_small_text_gets_fewer_shards_and_that_is_said(tmp_path: Path, options
 
 def test_an_edited_manifest_starts_another_run_on_the_same_files(made: NewRun, tmp_path: Path) -> None:
     text = made.folder.manifest.read_text()
-    made.folder.manifest.write_text(text.replace("inner_steps = 10", "inner_steps = 20"))
+    made.folder.manifest.write_text(text.replace("inner_steps = 20", "inner_steps = 30"))
     again = init(tmp_path / "again", InitOptions(config=made.folder.manifest))
-    assert again.manifest.schedule.inner_steps == 20
+    assert again.manifest.schedule.inner_steps == 30
     assert again.manifest.files == made.manifest.files
     assert torch.equal(theta_of(again), theta_of(made))
     assert again.manifest.run_id != made.manifest.run_id

@@ -19,7 +19,7 @@ def test_an_edited_manifest_is_another_run_and_the_message_says_how_to_start_it(
     text = made.folder.manifest.read_text()
     for edited in (
         text.replace("# It", "# So it", 1) + "# remark\n",
-        text.replace("inner_steps = 10", "inner_steps = 20"),
+        text.replace("inner_steps = 20", "inner_steps = 30"),
     ):
         assert Manifest.parse(edited.encode()).run_id != made.manifest.run_id
         made.folder.manifest.write_text(edited)

@@ -1,5 +1,6 @@
 """The model as a folder, what it says, and how well it predicts."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,14 @@ from swarm_diloco_client.export import CARD, export, outer_model
 from swarm_diloco_client.generation import continue_text
 from swarm_diloco_client.held_out import measure
 from swarm_diloco_client.observer import open_run
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(str(path) for path in folder.rglob("*"))
+
+
+def text_of(path: Path) -> str:
+    return path.read_text()
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +58,7 @@ async def test_the_card_names_run_round_digest_data_and_licences(run: OperatorFo
     seen = open_run(run)
     state = await seen.state()
     await export(seen, state, tmp_path / "model")
-    card = (tmp_path / "model" / CARD).read_text()
+    card = text_of(tmp_path / "model" / CARD)
     for fact in (
         seen.manifest.run_id.hex(),
         "round 3",
@@ -66,13 +75,13 @@ async def test_the_card_names_run_round_digest_data_and_licences(run: OperatorFo
 
 async def test_a_folder_with_something_in_it_is_left_alone(run: OperatorFolder, tmp_path: Path) -> None:
     seen = open_run(run)
-    (tmp_path / "model").mkdir()
-    await export(seen, await seen.state(), tmp_path / "model")  # an empty one may be there
-    (tmp_path / "model" / "mine").write_text("kept")
-    before = sorted(tmp_path.rglob("*"))
+    out = tmp_path / "model"
+    out.mkdir()
+    await export(seen, await seen.state(), out)  # an empty one may be there
+    before = names_in(tmp_path)
     with pytest.raises(DiskError, match="not an empty folder"):
-        await export(seen, await seen.state(), tmp_path / "model")
-    assert sorted(tmp_path.rglob("*")) == before
+        await export(seen, await seen.state(), out)
+    assert names_in(tmp_path) == before
 
 
 async def test_a_failed_export_leaves_nothing(
@@ -85,7 +94,7 @@ async def test_a_failed_export_leaves_nothing(
     seen = open_run(run)
     with pytest.raises(DiskError, match="No space left"):
         await export(seen, await seen.state(), tmp_path / "model")
-    assert list(tmp_path.iterdir()) == []
+    assert names_in(tmp_path) == []
 
 
 async def test_the_measured_loss_is_the_models_own(run: OperatorFolder) -> None:
@@ -94,11 +103,8 @@ async def test_the_measured_loss_is_the_models_own(run: OperatorFolder) -> None:
     measured = await measure(seen, state, "held-out")
 
     model, tokenizer = await outer_model(seen, state)
-    text = "".join(
-        f"{document}<|endoftext|>"
-        for document in (run.files / "data" / "held-out.jsonl").read_text().replace('{"text": "', "").split('"}\n')
-        if document
-    )
+    lines = text_of(run.files / "data" / "held-out.jsonl").splitlines()
+    text = "".join(json.loads(line)["text"] + "<|endoftext|>" for line in lines)
     ids = torch.tensor(tokenizer(text).input_ids)
     blocks = ids[: len(ids) // 32 * 32].view(-1, 32)[: 512 // 32]
     with torch.no_grad():

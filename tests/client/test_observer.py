@@ -211,5 +211,5 @@ def test_the_report_says_what_the_log_says(run: OperatorFolder) -> None:
     assert report.evaluations[-1].loss == pytest.approx(4.95)
     assert json.loads(json.dumps(report_values(report)))["digest"] == open_run(run).log.head.digest.hex()
     text = "\n".join(report_lines(report))
-    assert "held-out 4.950 (round 4)" in text
+    assert "losses    held-out 4.990" in text
     assert "to be looked at" in text

@@ -78,7 +78,9 @@ async def main(options: argparse.Namespace) -> None:
         def report(applied: Applied) -> None:
             state = peer.follower.replica.state_hash().hex()  # type: ignore[union-attr]
             commit = applied.commit
-            listed = [member.peer for i, member in enumerate(commit.members) if commit.parts and commit.parts[0].lists(i)]
+            listed = [
+                member.peer for i, member in enumerate(commit.members) if commit.parts and commit.parts[0].lists(i)
+            ]
             line = {"round": commit.round, "digest": applied.digest.hex(), "state": state, "listed": listed}
             print(json.dumps(line | {"kind": commit.kind.name}), flush=True)
             if commit.round >= options.rounds:

@@ -17,7 +17,8 @@ from swarm_diloco.diloco.records import HASH_BYTES, hash_of
 from swarm_diloco.diloco.schedule import ScheduleSettings
 from swarm_diloco.network.identity import Identity
 from swarm_diloco.network.interface import Network
-from swarm_diloco.rounds.engine import Contribution, Engine, Outcome
+from swarm_diloco.rounds.contribution import Contribution
+from swarm_diloco.rounds.engine import Engine, Outcome
 from swarm_diloco.rounds.follower import Applied, Follower
 from swarm_diloco.rounds.library import RunFiles
 from swarm_diloco.rounds.replica import Replica, fragment_base
@@ -162,6 +163,7 @@ class SmallPeer:
         pending = self.trained - self.credited
         if self.may_train is not None:
             await self.may_train.wait()
+        await self.engine.begin_training()
         while self.max_rounds is None or len(self.outcomes) < self.max_rounds:
             await asyncio.sleep(self.step_seconds)
             self.trained += self.weight

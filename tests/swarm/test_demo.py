@@ -12,8 +12,10 @@ import pytest
 def test_a_short_demonstration_holds_all_it_promises(tmp_path: Path) -> None:
     """The loss need only fall a little in so short a time; everything else must hold as in the long one."""
     done = subprocess.run(
-        [sys.executable, "-m", "swarm_diloco_client", "demo", "--dir", str(tmp_path / "demo")]
-        + ["--minutes", "0.4", "--require-drop", "0.3", "--require-margin", "-10"],
+        [
+            *(sys.executable, "-m", "swarm_diloco_client", "demo", "--dir", str(tmp_path / "demo")),
+            *("--minutes", "0.4", "--require-drop", "0.3", "--require-margin", "-10"),
+        ],
         capture_output=True,
         text=True,
         check=False,

@@ -109,7 +109,9 @@ def test_a_step_is_clipped_adamw_with_decay_of_matrices_only(
         gradient = parameter.grad * (0.01 / norm)
         decay = 0.5 if parameter.dim() >= 2 else 0.0
         expected = parameter * (1 - 1e-2 * decay) - 1e-2 * gradient / (gradient.abs() + 1e-8)  # Adam's first step
-        torch.testing.assert_close(model.get_parameter(name), expected, rtol=1e-4, atol=2e-5, msg=lambda m, n=name: n + m)
+        torch.testing.assert_close(
+            model.get_parameter(name), expected, rtol=1e-4, atol=2e-5, msg=lambda m, n=name: n + m
+        )
 
 
 @pytest.mark.parametrize("micro_batch", [1, 3, 4])

@@ -16,7 +16,6 @@ from swarm_diloco.training import channel as messages
 from swarm_diloco.training.channel import Channel, File, NeedFile, Notice, Offer, Pause, Stop, StopRequested
 
 
-
 def values_of(hint: Any) -> st.SearchStrategy[Any]:
     """All that a field of this type may hold; MessagePack's integers have 64 bits."""
     if get_origin(hint) is tuple:

@@ -36,7 +36,7 @@ from swarm_diloco.training.channel import (
 )
 from swarm_diloco.training.checkpoint import Checkpoint
 from swarm_diloco.training.device import Device
-from swarm_diloco.training.inner_loop import InnerLoop, learning_rate_at
+from swarm_diloco.training.inner_loop import InnerLoop, StepResult, learning_rate_at
 from swarm_diloco.training.local_model import LocalModel
 from swarm_diloco.training.model import initial_parameters, layout_of
 from swarm_diloco.training.settings import InnerSettings
@@ -173,7 +173,9 @@ class Swarm:
 
     def answer(self, offer: Offer, listed: float, newest: int, *, pause: bool = True) -> None:
         """Tell the Outcome; with `pause` the trainer then stands still, having done no step."""
-        self.send(*((Pause(),) if pause else ()), Outcome(offer=offer.number, round=newest, listed=listed, newest=newest))
+        self.send(
+            *((Pause(),) if pause else ()), Outcome(offer=offer.number, round=newest, listed=listed, newest=newest)
+        )
         if pause:
             self.echo()
 
@@ -403,35 +405,24 @@ def test_an_outcome_that_crosses_the_next_offer_settles_its_own_claim_only(swarm
 
 
 def test_a_delta_that_is_not_finite_never_leaves_and_the_model_starts_anew(swarm: Callable[..., Swarm]) -> None:
-    one = swarm().start(POSITION, Pause())
-    one.expect(Ready)
-    one.echo()
-    theta = one.shared.theta.clone()
-    hook = one.inner_loop.model.register_forward_hook(_after(STEPS, lambda: _poison(one.model)))
-    one.send(Resume())
+    one = swarm()
+    theta, step, results = one.shared.theta.clone(), one.inner_loop.step, []
+
+    def broken_at_last(batch: Tensor, global_tokens: int) -> StepResult:
+        results.append(step(batch, global_tokens))
+        if len(results) == STEPS:
+            with torch.no_grad():
+                one.model.get_input_embeddings().weight[1, 1] = float("inf")
+        return results[-1]
+
+    one.inner_loop.step = broken_at_last
+    one.start()
     offer = one.expect(Offer)
-    hook.remove()
     assert torch.isfinite(one.shared.delta).all()
     assert "not finite" in one.notices[0]
     assert (offer.number, offer.tokens) == (1, STEPS * BATCH_TOKENS)
     assert torch.equal(one.shared.delta, theta - one.local())
     assert set(one.inner_loop.state().steps.values()) == {STEPS}, "the optimizer has started anew"
-
-
-def _after(num_calls: int, action: Callable[[], None]) -> Callable[..., None]:
-    calls = []
-
-    def hook(*_: Any) -> None:
-        calls.append(None)
-        if len(calls) == num_calls + 1:  # in the step that follows, the optimizer works on what is then there
-            action()
-
-    return hook
-
-
-def _poison(model: PreTrainedModel) -> None:
-    with torch.no_grad():
-        next(iter(model.parameters()))[1, 1] = float("inf")
 
 
 def test_steps_that_are_not_finite_weigh_nothing_and_in_a_row_end_the_trainer(swarm: Callable[..., Swarm]) -> None:

@@ -60,7 +60,9 @@ def test_missed_commits_are_counted_by_rounds() -> None:
     assert (progress.pending_tokens, progress.pending_weight, progress.missed(13), progress.step) == (0, 0, 0, 1)
 
 
-@given(st.lists(st.tuples(st.lists(st.integers(0, 100), max_size=4), st.sampled_from([0.0, 0.25, 0.5, 1.0])), max_size=30))
+@given(
+    st.lists(st.tuples(st.lists(st.integers(0, 100), max_size=4), st.sampled_from([0.0, 0.25, 0.5, 1.0])), max_size=30)
+)
 def test_no_token_is_claimed_twice_and_none_is_lost(rounds: list[tuple[list[int], float]]) -> None:
     progress, total, claimed = Progress(), 0, 0
     for tokens, fraction in rounds:

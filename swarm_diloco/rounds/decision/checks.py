@@ -1,0 +1,114 @@
+"""What a peer checks before it votes for a commit, and before it believes that one is decided."""
+
+from collections.abc import Sequence
+
+from swarm_diloco.diloco.ledger import MAX_DURATION_MS, Commit, Header, Kind, Member, listed_values, vote_message
+from swarm_diloco.errors import RecordError
+from swarm_diloco.network.identity import is_signed_by
+from swarm_diloco.network.wire import Knock, Propose, Signed
+from swarm_diloco.rounds.decision.voter import View, adopted
+from swarm_diloco.rounds.settings import RunRules
+
+
+def check_proposal(
+    view: View, ballot: int, proposal: Propose, promises: Sequence[Signed], own: Signed | None
+) -> Commit:
+    """What a council peer checks before it votes, but for the parts, which it must hold as well.
+
+    `promises` are the proposal's knocks, signatures verified; `own` is this peer's knock at any ballot of the round.
+    Raises RecordError with the rule that is broken.
+    """
+    if ballot > 0:
+        knocked = {
+            signed.sender
+            for signed in promises
+            if isinstance(signed.message, Knock) and (signed.round, signed.ballot) == (view.round, ballot)
+        }
+        if not view.council.is_majority(knocked):
+            raise RecordError("proposal: no majority has promised its ballot")
+        must = adopted(view, promises)
+        if must is not None and must != proposal.commit_bytes:
+            raise RecordError("proposal: a vote that must be adopted is passed over")
+    commit = Commit.decode(proposal.commit_bytes)
+    check_commit(view, commit)
+    if own is not None and isinstance(own.message, Knock) and not _is_as_knocked(commit.member(own.sender), own):
+        raise RecordError("proposal: my entry is not as I knocked")
+    return commit
+
+
+def check_commit(view: View, commit: Commit) -> None:
+    """Whether the commit may follow this peer's log. Raises RecordError."""
+    rules = view.rules
+    if (commit.run, commit.round, commit.fragment, commit.prev) != (
+        rules.run_id,
+        view.round,
+        view.fragment,
+        view.prev,
+    ):
+        raise RecordError(f"commit {commit.round}: it does not follow my log")
+    if commit.base != view.base:
+        raise RecordError(f"commit {commit.round}: its base is not my state's")
+    if commit.kind not in (Kind.NORMAL, Kind.VOID):
+        raise RecordError(f"commit {commit.round}: a vote cannot decide a {commit.kind.name.lower()} commit")
+    if not view.council.is_majority({member.peer for member in commit.members}):
+        raise RecordError(f"commit {commit.round}: no majority of the council is among its members")
+    if len(commit.members) > rules.rounds.group_limit or commit.next_due_ms > MAX_DURATION_MS:
+        raise RecordError(f"commit {commit.round}: its group or its period is past the manifest's limit")
+    for member in commit.members:
+        if member.weight > rules.rounds.maximum_weight:
+            raise RecordError(f"commit {commit.round}: {member.peer}'s weight is past the manifest's limit")
+        if member.tokens_from != view.tokens_credited.get(member.peer, 0):
+            raise RecordError(f"commit {commit.round}: {member.peer}'s tokens do not join on to its last ones")
+    _check_parts(rules, commit)
+
+
+def _check_parts(rules: RunRules, commit: Commit) -> None:
+    if commit.kind is Kind.VOID:
+        if any(member.tokens or member.ranges for member in commit.members):
+            raise RecordError(f"commit {commit.round}: a void credits nothing")
+        return
+    sizes = rules.part_sizes(commit.fragment)
+    if len(commit.parts) != len(sizes):
+        raise RecordError(f"commit {commit.round}: {len(commit.parts)} parts where the fragment has {len(sizes)}")
+    for part in commit.parts:
+        listed = [member.weight for index, member in enumerate(commit.members) if part.lists(index)]
+        if not listed or 0 in listed or sum(listed) != part.weight_sum:
+            raise RecordError(f"commit {commit.round}: a part's weights are not its senders'")
+    for member in commit.members:
+        if member.ranges and not listed_values(commit, member.peer, sizes):
+            raise RecordError(f"commit {commit.round}: {member.peer} is credited and in no part")
+
+
+def _is_as_knocked(entry: Member | None, own: Signed) -> bool:
+    knock = own.message
+    assert isinstance(knock, Knock)
+    if entry is None:
+        return True
+    is_late = entry.weight == entry.tokens == 0  # listed as having knocked, without its contribution
+    return (
+        (entry.weight == knock.weight or is_late)
+        and entry.reachable == knock.reachable
+        and entry.tokens_from == knock.tokens_from
+        and entry.tokens_to <= knock.tokens_to
+        and set(entry.ranges) <= set(knock.ranges)
+    )
+
+
+def check_certificate(view: View, header: Header) -> Commit:
+    """Whether a header's commit follows the log and a majority of its council voted for it. Raises RecordError.
+
+    The base is compared by whoever applies the commit: a header alone can be checked without the state.
+    """
+    commit = header.commit()
+    if header.degraded:
+        raise RecordError(f"commit {commit.round}: degraded certificates come with a later version")
+    if (commit.run, commit.round, commit.prev) != (view.rules.run_id, view.round, view.prev):
+        raise RecordError(f"commit {commit.round}: it does not follow commit {view.round - 1} of my log")
+    message = vote_message(view.rules.run_id, commit.round, header.ballot, header.digest)
+    voters = {vote.peer for vote in header.votes if vote.peer in view.council.members}
+    if not view.council.is_majority(voters):
+        raise RecordError(f"commit {commit.round}: its certificate names no majority of the council")
+    for vote in header.votes:
+        if vote.peer not in voters or not is_signed_by(vote.peer, message, vote.signature):
+            raise RecordError(f"commit {commit.round}: a vote by {vote.peer} is not valid")
+    return commit
