@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from swarm_diloco.network.interface import Stream
-from swarm_diloco.network.wire import Ahead, Coming, Message, NotMe, Promised, Signed
+from swarm_diloco.network.wire import Ahead, Bye, Coming, Message, NotMe, Promised, Signed
 from swarm_diloco.rounds.coordinator import Coordinator
 from swarm_diloco.rounds.decision.voter import View
 from swarm_diloco.rounds.participant import Participant
@@ -37,6 +37,10 @@ class Candidacy:
             reply = Ahead()
         elif isinstance(signed.message, Coming):
             self.coordinator(signed.ballot).ballot.expect(signed.sender)
+            return
+        elif isinstance(signed.message, Bye):
+            self._participant.attendance.left(signed.sender)
+            self.coordinator(signed.ballot).left(signed.sender)
             return
         elif promised > signed.ballot:
             reply = Promised(promised)

@@ -168,6 +168,11 @@ class Coordinator:
         self.ballot.held(part_hash)
         self._wake.set()
 
+    def left(self, peer: str) -> None:
+        """Word that an expected peer leaves the run."""
+        self.ballot.left(peer)
+        self._wake.set()
+
     def conclude(self, header: bytes) -> None:
         """The round is in the log: tell whoever still waits here."""
         if self.ballot.decided is None:

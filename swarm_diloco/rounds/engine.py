@@ -7,15 +7,16 @@ that a peer that is late or still training misses nothing) and the answering of 
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from swarm_diloco.diloco.ledger import listed_values
-from swarm_diloco.errors import NetworkError, RecordError, SwarmDilocoError
+from swarm_diloco.errors import DiskError, NetworkError, RecordError, SwarmDilocoError
 from swarm_diloco.network.identity import Identity
 from swarm_diloco.network.interface import Network, Stream
-from swarm_diloco.network.wire import Ahead, Behind, Coming, Knock, Message, Refused, Signed, read_signed
-from swarm_diloco.rounds.butterfly import HELLO_SECONDS, Hello, parts_protocol
+from swarm_diloco.network.wire import Ahead, Behind, Bye, Coming, Knock, Message, Refused, Signed, read_signed
+from swarm_diloco.rounds.butterfly import HELLO_SECONDS, Hello, Traffic, parts_protocol
 from swarm_diloco.rounds.contribution import Contribution
 from swarm_diloco.rounds.coordinator import ping_protocol
 from swarm_diloco.rounds.follower import Applied, Follower
@@ -24,7 +25,7 @@ from swarm_diloco.rounds.session import Session, control_protocol
 from swarm_diloco.rounds.settings import RunRules
 from swarm_diloco.status import RoundStatus
 
-BYE_SECONDS = 10.0
+BYE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,8 @@ class Engine:
         self._participant = Participant(network, identity, rules, follower, votes_path, trains, is_reachable)
         self._session: Session | None = None
         self._session_changed = asyncio.Event()
-        self._decided_at: float | None = None  # when the newest round came here
         self._due_callbacks: list[Callable[[int], None]] = []
-        self._traffic = [0, 0]
+        self._past_traffic = (0, 0)  # bytes of parts sent and received in the rounds before this one
         follower.subscribe(self._on_applied)
 
     # --- for the app
@@ -92,13 +92,15 @@ class Engine:
         return Outcome(round_, listed, self.follower.replica.round)
 
     async def leave(self) -> None:
-        """Say bye to the coordinator, so that nobody waits for this peer."""
+        """Say bye to the coordinator, so that nobody waits for this peer. Bounded; a bye that fails costs a wait."""
         if self._session is not None:
-            async with asyncio.timeout(BYE_SECONDS):
-                await self._session.leave()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(BYE_SECONDS):
+                    await self._session.leave()
 
     def status(self) -> RoundStatus:
         session = self._session
+        sent_bytes, received_bytes = self._traffic()
         return RoundStatus(
             round=self.follower.replica.round,
             digest=self.follower.log.head.digest.hex(),
@@ -108,15 +110,21 @@ class Engine:
             coordinator=session.view.council.candidate(session.ballot) if session else None,
             members=session.plan_members if session else (),
             waiting_for=session.waiting_for if session else None,
-            sent_bytes=self._traffic[0],
-            received_bytes=self._traffic[1],
+            sent_bytes=sent_bytes,
+            received_bytes=received_bytes,
             num_forks=len(self.follower.forks),
         )
+
+    def _traffic(self) -> tuple[int, int]:
+        now = self._session.traffic if self._session else Traffic()
+        return self._past_traffic[0] + now.sent_bytes, self._past_traffic[1] + now.received_bytes
 
     # --- the rounds
 
     async def run(self) -> None:
         """Take part until cancelled. Raises StateError, DiskError or RunRefused when this peer can go on no more."""
+        if self.follower.replica.round < 0:
+            raise DiskError("this peer has no state of the run: catch up first")
         self._participant.load_votes()
         await self.follower.serve()
         await self._network.serve(control_protocol(self.rules), self._on_control)
@@ -142,9 +150,8 @@ class Engine:
             finally:
                 due.cancel()
                 await asyncio.gather(due, return_exceptions=True)
-            if session.butterfly is not None:
-                self._traffic[0] += session.butterfly.traffic.sent_bytes
-                self._traffic[1] += session.butterfly.traffic.received_bytes
+            self._past_traffic = self._traffic()
+            self._session = None
 
     async def _until_current(self) -> None:
         while not self.follower.is_current:
@@ -158,8 +165,7 @@ class Engine:
     async def _when_due(self, session: Session) -> None:
         """Open the round for this peer: next_due after the last decision, or as soon as a worker's steps are done."""
         next_due = self.follower.log.commit(session.round - 1).next_due_ms / 1000
-        if self._decided_at is not None and next_due:
-            await asyncio.sleep(max(0.0, self._decided_at + next_due - asyncio.get_running_loop().time()))
+        await asyncio.sleep(max(0.0, next_due - self.follower.head_age_seconds()))
         if not self._participant.trains:
             session.take_part()
         elif self.rules.schedule.pace == "time" and next_due:
@@ -167,7 +173,6 @@ class Engine:
                 callback(session.round)
 
     def _on_applied(self, _applied: Applied) -> None:
-        self._decided_at = asyncio.get_running_loop().time()
         self._announce_change()
 
     def _announce_change(self) -> None:
@@ -190,7 +195,7 @@ class Engine:
             signed = read_signed(frame, run=self.rules.run_id, sender=stream.peer)
         except RecordError:
             return
-        if not isinstance(signed.message, Knock | Coming):
+        if not isinstance(signed.message, Knock | Coming | Bye):
             return
         log = self.follower.log
         if signed.round <= log.head.round:

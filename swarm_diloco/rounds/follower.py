@@ -63,12 +63,19 @@ class Follower:
         self._lock = asyncio.Lock()
         self._moved = asyncio.Event()
         self._subscribers: list[Callable[[Applied], None]] = []
+        self._head_at = asyncio.get_running_loop().time()  # when the log's head was decided
 
     # --- what others ask
 
     async def serve(self) -> None:
         """Answer other peers' requests from now on."""
-        library = Library(self.published, self.log, self._snapshots, self.wait_past)
+        library = Library(
+            self.published,
+            self.log,
+            self._snapshots,
+            wait_past=self.wait_past,
+            head_age_seconds=self.head_age_seconds,
+        )
         await self.network.serve(library_protocol(self.rules.run_id), library.serve)
 
     async def wait_past(self, round_: int) -> None:
@@ -79,6 +86,10 @@ class Follower:
     def subscribe(self, callback: Callable[[Applied], None]) -> None:
         """Be told of each round after it is applied. The callback must be quick and must not raise."""
         self._subscribers.append(callback)
+
+    def head_age_seconds(self) -> float:
+        """How long ago the newest round was decided, as far as this peer or its donor knows."""
+        return asyncio.get_running_loop().time() - self._head_at
 
     @property
     def is_current(self) -> bool:
@@ -143,6 +154,10 @@ class Follower:
                         self._check(header)
                         self.log.append(header)
             self._move()
+        head, age_seconds = await donor.head()
+        if head == self.log.head:
+            period_seconds = self.log.commit(head.round).next_due_ms / 1000
+            self._head_at = asyncio.get_running_loop().time() - min(age_seconds, period_seconds)
 
     async def _can_replay(self, donor: Donor) -> bool:
         """Whether the parts of the next round to apply can still be had."""
@@ -271,5 +286,6 @@ class Follower:
             self.log.prune_parts(kept[0] + 1)
 
     def _move(self) -> None:
+        self._head_at = asyncio.get_running_loop().time()
         self._moved.set()
         self._moved = asyncio.Event()

@@ -13,7 +13,7 @@ from types import TracebackType
 
 from blake3 import blake3
 
-from swarm_diloco.diloco.ledger import MAX_HEADER_BYTES, Head
+from swarm_diloco.diloco.ledger import MAX_DURATION_MS, MAX_HEADER_BYTES, Head
 from swarm_diloco.diloco.records import Field, Fields, pack, unpack
 from swarm_diloco.disk import sync_folder
 from swarm_diloco.errors import DataError, DiskError, NetworkError, RecordError, SwarmDilocoError
@@ -50,12 +50,19 @@ class Library:
     """Serves one run. `wait_past(round)` returns when the log's head is past `round`."""
 
     def __init__(
-        self, published: RunFiles, log: Log, snapshots: Path, wait_past: Callable[[int], Awaitable[None]]
+        self,
+        published: RunFiles,
+        log: Log,
+        snapshots: Path,
+        *,
+        wait_past: Callable[[int], Awaitable[None]],
+        head_age_seconds: Callable[[], float],
     ) -> None:
         self._published = published
         self._log = log
         self._snapshots = snapshots
         self._wait_past = wait_past
+        self._head_age_seconds = head_age_seconds
         self._streams = 0
 
     async def serve(self, stream: Stream) -> None:
@@ -96,7 +103,7 @@ class Library:
             case "file":
                 return self._file_chunk(request.hash_(), request.integer())
             case "head":
-                return pack(self._log.head.fields())
+                return pack([*self._log.head.fields(), int(self._head_age_seconds() * 1000)])
             case "headers":
                 return self._headers(request.integer())
             case "part":
@@ -182,11 +189,12 @@ class Donor:
     async def genesis(self) -> bytes:
         return await self._ask("genesis")
 
-    async def head(self) -> Head:
+    async def head(self) -> tuple[Head, float]:
+        """The donor's head, and how many seconds ago it came there (its word: nothing but a due time rests on it)."""
         fields = unpack(await self._ask("head"), "head", limit_bytes=MAX_REQUEST_BYTES)
-        head = Head.read(fields)
+        head, age_ms = Head.read(fields), fields.integer(maximum=MAX_DURATION_MS)
         fields.end()
-        return head
+        return head, age_ms / 1000
 
     async def headers(self, first: int) -> list[bytes]:
         """Headers of the rounds from `first` on, not all: ask again from the last one's successor."""

@@ -55,8 +55,8 @@ class Replica:
                 self.theta[where].copy_(theta[where])
                 self.momentum[where].copy_(momentum[where])
         self.applied = list(applied)
-        self.round = round_
         self._bases = [self._compute_base(fragment) for fragment in range(self.rules.num_fragments)]
+        self.round = round_
 
     def base(self, fragment: int) -> bytes:
         """The fragment's base as computed after its last change."""

@@ -29,7 +29,7 @@ from swarm_diloco.network.wire import (
     Waiting,
     read_signed,
 )
-from swarm_diloco.rounds.butterfly import Butterfly
+from swarm_diloco.rounds.butterfly import Butterfly, Traffic
 from swarm_diloco.rounds.candidacy import Candidacy
 from swarm_diloco.rounds.contribution import Contribution, encode_parts
 from swarm_diloco.rounds.decision.checks import check_proposal
@@ -109,6 +109,11 @@ class Session:
         self._is_ready.set()
 
     @property
+    def traffic(self) -> Traffic:
+        """Parts moved in this round so far."""
+        return self.butterfly.traffic if self.butterfly else Traffic()
+
+    @property
     def has_contribution(self) -> bool:
         return self._contribution is not None
 
@@ -132,15 +137,17 @@ class Session:
         """What this round showed: how long rounds take, how fast this peer uploads."""
         if self._planned_at is not None:
             self._participant.attendance.decided(asyncio.get_running_loop().time() - self._planned_at)
-        traffic = self.butterfly.traffic if self.butterfly else None
-        if traffic and traffic.sending_seconds > 0.01 and traffic.sent_bytes > 2**16:
+        traffic = self.traffic
+        if traffic.sending_seconds > 0.01 and traffic.sent_bytes > 2**16:
             self._participant.upload_kilobits = int(traffic.sent_bytes * 8 / 1000 / traffic.sending_seconds)
 
     async def leave(self) -> None:
-        """Say bye on every open stream."""
+        """Say bye to the coordinator: on the stream to it, or on one made for that."""
         for stream in self._member_streams:
             with suppress(NetworkError):
                 await self._send(stream, Bye())
+        if not self._member_streams:
+            await self._tell_candidate(Bye())
 
     # --- as a member
 
@@ -168,11 +175,18 @@ class Session:
         is_listed = log.commit(log.head.round).member(me) is not None
         if me == candidate or is_listed or not self._participant.is_training or self._is_ready.is_set():
             return
+        await self._tell_candidate(Coming())
+
+    async def _tell_candidate(self, message: Message) -> None:
+        """One message outside of a knock's stream, if it can be delivered."""
+        candidate = self.view.council.candidate(self._ballot)
+        if candidate == self._participant.identity.peer:
+            return
         with suppress(NetworkError):
             stream = await self._participant.network.dial(
                 candidate, control_protocol(self.view.rules), timeout_seconds=DIAL_SECONDS
             )
-            await self._send(stream, Coming())
+            await self._send(stream, message)
             with suppress(NetworkError):
                 await stream.receive(timeout_seconds=DIAL_SECONDS)  # its close: it was read
             await stream.close()

@@ -131,7 +131,6 @@ class Worker:
         try:
             round_, length = self._local.form_delta()
         except ValueError as error:
-            self._inner_loop.reset()
             self._start_over(f"a pseudo-gradient that is not finite ({error})")
             return
         num_steps, step_seconds = self._progress.steps_since_offer, self._seconds / max(1, self._steps_timed)
@@ -161,6 +160,7 @@ class Worker:
         is_last = outcome.offer == self._progress.offers  # θ_at_Δ is that of the last Offer only
         if outcome.listed > 0 and (offer := self._offers.pop(outcome.offer, None)) is not None:
             self._progress.listed(weight=offer.weight, tokens=offer.tokens, fraction=outcome.listed)
+            self._data.credit(offer.ranges)
             if is_last and self._progress.steps_since_offer > self._schedule.overlap_steps:
                 self._progress.synced_round = self._local.take_late_result()
             elif is_last:
