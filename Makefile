@@ -44,10 +44,10 @@ check: install
 	@$(BIN)/ruff format --check --quiet . || { $(BIN)/ruff format --check .; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy --no-error-summary
-	@$(BIN)/lint-imports --no-timings >.venv/lint-imports.txt || { cat .venv/lint-imports.txt; exit 1; }
+	@$(BIN)/lint-imports --no-logo >.venv/lint-imports.txt || { cat .venv/lint-imports.txt; exit 1; }
 	@echo 'check: format, lint, types and imports are right'
 
-# Two runs of one suite: tests of real processes and networks come last, one at a time.
+# Tests of real processes and networks (the mark "swarm") come last, one at a time: conftest.py orders them.
 test: install
 	@$(TEST_ENVIRONMENT) $(BIN)/python -m pytest -q $(TESTS)
 

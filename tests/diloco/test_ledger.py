@@ -52,7 +52,9 @@ def members_of(peers: list[str], draw: Callable[[st.SearchStrategy[Any]], Any]) 
 @st.composite
 def commits(draw: Callable[[st.SearchStrategy[Any]], Any]) -> Commit:
     kind = draw(st.sampled_from(Kind))
-    part = st.builds(PartRecord, st.integers(0, 255), HASHES, st.binary(max_size=3), TOKENS)
+    members = members_of(draw(st.lists(PEERS, max_size=20, unique=True)), draw)
+    senders = st.sets(st.integers(0, len(members) - 1)) if members else st.just(set[int]())
+    part = st.builds(PartRecord, st.integers(0, 255), HASHES, senders.map(member_bitmap), TOKENS)
     evaluation = st.builds(Evaluation, PEERS, COUNTS, COUNTS, COUNTS)
     return Commit(
         run=draw(HASHES),
@@ -61,7 +63,7 @@ def commits(draw: Callable[[st.SearchStrategy[Any]], Any]) -> Commit:
         prev=draw(HASHES),
         kind=kind,
         base=b"".join(draw(st.lists(HASHES, min_size=1, max_size=4 if kind is Kind.GENESIS else 1))),
-        members=members_of(draw(st.lists(PEERS, max_size=4, unique=True)), draw),
+        members=members,
         parts=tuple(draw(st.lists(part, min_size=1, max_size=4))) if kind is Kind.NORMAL else (),
         next_due_ms=draw(st.integers(0, MAX_DURATION_MS)),
         wall_ms=draw(COUNTS),
@@ -75,7 +77,9 @@ HEADERS = st.builds(
     Header,
     st.binary(max_size=50),
     COUNTS,
-    st.lists(st.builds(Vote, PEERS, st.binary(min_size=64, max_size=64)), max_size=3).map(tuple),
+    st.lists(
+        st.builds(Vote, PEERS, st.binary(min_size=64, max_size=64)), max_size=3, unique_by=lambda vote: vote.peer
+    ).map(tuple),
     st.lists(PEERS, max_size=3).map(tuple),
 )
 
@@ -219,3 +223,15 @@ def test_workers_and_tokens_of_a_commit() -> None:
     assert commit().tokens == 20
     assert commit().member("b") == member("b")
     assert commit().member("c") is None
+
+
+def test_a_header_in_which_a_peer_votes_twice_is_refused() -> None:
+    twice = Header(b"commit", 0, (Vote("a", bytes(64)), Vote("a", bytes(64)))).encode()
+    with pytest.raises(RecordError, match="votes twice"):
+        Header.decode(twice)
+
+
+@pytest.mark.parametrize("senders", [b"\x03\x00", b"\x08", b"\x00"])
+def test_a_set_of_senders_has_one_form_and_holds_members_only(senders: bytes) -> None:
+    with pytest.raises(RecordError, match=r"zero bytes|no member"):
+        Commit.decode(commit(parts=(PartRecord(0, bytes(32), senders, 20),)).encode())
