@@ -34,7 +34,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  $$found -m venv --clear .venv; \
 	fi
 	@echo 'Installing: a few minutes, about 2 GB (more where PyTorch comes with CUDA)'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[demo,dev]'
+	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[demo,dev]'
 	@touch $@
 
 demo: install

@@ -102,7 +102,7 @@ class Worker:
         steps, claim = self._progress.steps_since_offer, self._progress.pending_tokens
         if self._schedule.pace == "steps":
             return steps >= self._schedule.round_steps and claim > 0
-        return self._due_round > self._offered_due_round
+        return steps > 0 and claim > 0 and self._due_round > self._offered_due_round
 
     def _step(self) -> None:
         batch = self._data.next_batch(self._inner_loop.settings.batch_sequences)
