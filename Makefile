@@ -3,7 +3,7 @@
 # make check     format, lint, types, and which module may import which
 # make test      every test; one file or name: TESTS="tests/diloco" or TESTS="-k ledger"
 # make clean     remove .venv and what tools left behind
-# Another interpreter than the newest on PATH that will do: make install PYTHON=/path/to/python3.12
+# The newest Python on PATH that will do is taken; another one: make install PYTHON=/path/to/python3.12
 
 SHELL := /bin/bash
 PYTHON ?=
@@ -23,17 +23,17 @@ install: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	@if [ ! -x $(BIN)/python ] || ! $(BIN)/python -c '$(SUITABLE)' 2>/dev/null; then \
-	  for python in $(PYTHON) python3.13 python3.12 python3.11 python3; do \
+	  for python in $(or $(PYTHON),python3.13 python3.12 python3.11 python3); do \
 	    if $$python -c '$(SUITABLE)' >/dev/null 2>&1; then found=$$python; break; fi; \
 	  done; \
 	  if [ -z "$$found" ]; then \
-	    echo 'No Python 3.11, 3.12 or 3.13 with the module venv on PATH. Name one: make install PYTHON=/path/to/python3.12' >&2; \
+	    echo 'No Python 3.11, 3.12 or 3.13 with the module venv found. Name one: make install PYTHON=/path/to/python3.12' >&2; \
 	    exit 1; \
 	  fi; \
 	  echo "Making .venv with $$($$found --version)"; \
 	  $$found -m venv --clear .venv; \
 	fi
-	@echo 'Installing: a few minutes, about 2 GB (more where PyTorch comes with CUDA)'
+	@echo 'Installing: a few minutes, about 1.5 GB (more where PyTorch comes with CUDA)'
 	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[demo,dev]'
 	@touch $@
 

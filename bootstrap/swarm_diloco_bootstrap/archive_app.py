@@ -66,7 +66,7 @@ async def run_archive(folder: OperatorFolder, options: ArchiveOptions, stop: Sto
             raise DiskError(f"{folder.snapshots} holds no state that is whole; restore it from a backup")
         part = TakingPart(
             engine=engine,
-            announcer=Announcer(network, identity, follower.log, book, role="archive", is_reachable=True),
+            announcer=Announcer(network, identity, follower, book, role="archive", is_reachable=True),
             reporter=Reporter(folder, manifest.run.name, follower, engine, role="archive", say=say),
             died=network.died,
             max_rounds=options.max_rounds,

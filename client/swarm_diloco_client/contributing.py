@@ -116,10 +116,12 @@ class Contributor:
                     f"training on {message.device} in {message.precision}, {message.micro_batch} sequences at once, "
                     f"{message.parameters:,} parameters"
                 )
+                self._start(self._engine.begin_training())
             case Stepped():
                 self._stepped(trainer, message)
             case Offer():
                 self._steps, self._brought_something = 0, True
+                self._engine.due_lead_seconds = message.step_seconds
                 self._start(self._contribute(trainer, message))
             case Evaluated():
                 self._evaluations[message.set_name] = Evaluation(

@@ -110,8 +110,8 @@ class Demo:
 
     async def _make_run(self) -> None:
         self._say("making the run: text, tokenizer, model")
-        what = ["--preset", "tiny", "--data", "builtin", "--name", "demo", "--purpose", "a demonstration on one machine"]
-        process = await self._start("init", ["init", str(self.operator.path), *what])
+        options = ["--preset", "tiny", "--data", "builtin", "--name", "demo", "--purpose", "a swarm on one machine"]
+        process = await self._start("init", ["init", str(self.operator.path), *options])
         if await process.wait() != 0:
             raise DemoError(f"init failed:\n{process.last_lines()}")
         del self.processes["init"]

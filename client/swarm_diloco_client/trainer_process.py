@@ -17,6 +17,7 @@ from swarm_diloco.training.channel import (
     Failed,
     FromClient,
     FromTrainer,
+    Ready,
     Stop,
     Stopped,
     decode,
@@ -61,6 +62,7 @@ class TrainerProcess:
         self._last_lines: deque[str] = deque(maxlen=LAST_LINES)
         self._reading = asyncio.create_task(self._read_lines())
         self._failure: str | None = None  # what it said itself
+        self._is_ready = False  # it has a model, and something to lose
 
     @classmethod
     async def start(
@@ -114,6 +116,7 @@ class TrainerProcess:
                     case Stopped():
                         pass  # its end follows
                     case _:
+                        self._is_ready = self._is_ready or isinstance(message, Ready)
                         yield message  # type: ignore[misc]  # what only the client sends does not come from there
         except (asyncio.IncompleteReadError, ConnectionError):
             return
@@ -149,9 +152,9 @@ class TrainerProcess:
     async def stop(self) -> None:
         """Let it write a checkpoint and end, in STOP_SECONDS; then kill it. Nothing of it is left."""
         try:
-            self.send(Stop())
             with suppress(TimeoutError):
-                async with asyncio.timeout(STOP_SECONDS):
+                async with asyncio.timeout(STOP_SECONDS if self._is_ready else 0.0):
+                    self.send(Stop())
                     async for _ in self.messages():
                         pass
                     await self._process.wait()

@@ -64,7 +64,7 @@ async def run_worker(invite: Invite, options: WorkerOptions, stop: StopRequest, 
         engine = Engine(
             network, identity, run.follower.rules, run.follower, folder.votes, trains=True, is_reachable=is_reachable
         )
-        announcer = Announcer(network, identity, run.follower.log, book, role="worker", is_reachable=is_reachable)
+        announcer = Announcer(network, identity, run.follower, book, role="worker", is_reachable=is_reachable)
         await _take_part(run, engine, announcer, network, options, stop, say=say)
 
 

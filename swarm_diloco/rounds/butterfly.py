@@ -20,7 +20,7 @@ from swarm_diloco.diloco.records import hash_of, pack, unpack
 from swarm_diloco.diloco.schedule import fragment_of_round
 from swarm_diloco.errors import NetworkError, RecordError
 from swarm_diloco.network.interface import MAX_FRAME_BYTES, Network, Stream
-from swarm_diloco.network.wire import Plan, Sealed
+from swarm_diloco.network.messages import Plan, Sealed
 from swarm_diloco.rounds.log import PartStore
 from swarm_diloco.rounds.settings import RunRules
 

@@ -4,10 +4,14 @@ import asyncio
 from collections.abc import Callable
 
 from swarm_diloco.network.interface import Stream
-from swarm_diloco.network.wire import Ahead, Bye, Coming, Message, NotMe, Promised, Signed
+from swarm_diloco.network.messages import Ahead, Bye, Coming, Knock, Message, NotMe, Promised, Refused
+from swarm_diloco.network.wire import Signed
 from swarm_diloco.rounds.coordinator import Coordinator
 from swarm_diloco.rounds.decision.voter import View
 from swarm_diloco.rounds.participant import Participant
+from swarm_diloco.rounds.tasks import Tasks
+
+MAX_BALLOT_STEP = 2**16  # that a ballot may lie past the one promised here: nobody can use up all ballots at once
 
 
 class Candidacy:
@@ -19,48 +23,59 @@ class Candidacy:
         self._on_begin = on_begin
         self._coordinators: dict[int, Coordinator] = {}
         self._held: set[bytes] = set()
-        self._tasks: asyncio.TaskGroup | None = None
+        self._tasks = Tasks()
 
     async def run(self) -> None:
         """Coordinate until cancelled. Raises StateError if the council's majority has another state."""
-        async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
-            await asyncio.Event().wait()
+        await self._tasks.run(_for_ever())
 
     async def admit(self, signed: Signed, stream: Stream) -> None:
-        """A peer's knock, or word that it will come; serves its stream until it leaves or the round is over."""
-        candidate, promised = self._view.council.candidate(signed.ballot), self._participant.voter.promised(self._view)
-        reply: Message | None = None
-        if candidate != self._participant.identity.peer:
-            reply = NotMe(candidate)
-        elif self._tasks is None:
-            reply = Ahead()
-        elif isinstance(signed.message, Coming):
-            self.coordinator(signed.ballot).ballot.expect(signed.sender)
-            return
-        elif isinstance(signed.message, Bye):
-            self._participant.attendance.left(signed.sender)
-            self.coordinator(signed.ballot).left(signed.sender)
-            return
-        elif promised > signed.ballot:
-            reply = Promised(promised)
-        if reply is None:
-            await self.coordinator(signed.ballot).attend(signed, stream)
-        else:
+        """A peer's word on this round; a knock's stream is served until the peer leaves or the round is over."""
+        reply = self._reason_against(signed)
+        if reply is not None:
             frame = self._participant.sign(self._view.round, signed.ballot, reply).frame
             await stream.send(frame, timeout_seconds=self._view.rules.rounds.silence_seconds)
+            return
+        match signed.message:
+            case Knock():
+                await self.coordinator(signed.ballot).attend(signed, stream)
+            case Coming() if not self._participant.attendance.has_missed(signed.sender, self._view.round):
+                self.coordinator(signed.ballot).ballot.expect(signed.sender)
+            case Bye():
+                self._participant.attendance.left(signed.sender)
+                if signed.ballot in self._coordinators:
+                    self._coordinators[signed.ballot].left(signed.sender)
+            case _:
+                pass
+
+    def _reason_against(self, signed: Signed) -> Message | None:
+        candidate, promised = self._view.council.candidate(signed.ballot), self._participant.voter.promised(self._view)
+        if candidate != self._participant.identity.peer:
+            return NotMe(candidate)
+        if not self._tasks.is_open:
+            return Ahead()
+        if promised > signed.ballot:
+            return Promised(promised)
+        if signed.ballot > promised + MAX_BALLOT_STEP:
+            return Refused("the ballot is too far ahead")
+        return None
 
     def coordinator(self, ballot: int) -> Coordinator:
         """This peer's coordinator of a ballot whose candidate it is."""
         if ballot not in self._coordinators:
-            assert self._tasks is not None
             coordinator = Coordinator(self._participant, self._view, ballot)
             self._coordinators[ballot] = coordinator
             for part_hash in self._held:
                 coordinator.held(part_hash)
-            self._tasks.create_task(coordinator.run())
+            self._tasks.start(coordinator.run())
             self._on_begin(ballot)
         return self._coordinators[ballot]
+
+    def raised(self, ballot: int) -> None:
+        """This peer moves up to `ballot`: without its vote its lower ballots come to nothing."""
+        for lower in [number for number in self._coordinators if number < ballot]:
+            if self._coordinators[lower].give_up(ballot):
+                del self._coordinators[lower]
 
     def held(self, part_hash: bytes) -> None:
         """An averaged part is here now."""
@@ -72,3 +87,7 @@ class Candidacy:
         """The round is in the log: tell whoever still waits here."""
         for coordinator in self._coordinators.values():
             coordinator.conclude(header)
+
+
+async def _for_ever() -> None:
+    await asyncio.Event().wait()

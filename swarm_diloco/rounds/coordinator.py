@@ -3,25 +3,24 @@
 import asyncio
 from contextlib import suppress
 
-from swarm_diloco.diloco.ledger import Header
 from swarm_diloco.errors import DataError, NetworkError, RecordError, StateError
 from swarm_diloco.network.interface import Stream
-from swarm_diloco.network.wire import (
+from swarm_diloco.network.messages import (
     Beat,
     Bye,
     CastVote,
     Decided,
     Knock,
     Message,
+    OtherState,
     Plan,
     Promised,
     Propose,
     Refused,
     Sealed,
-    Signed,
     Waiting,
-    read_signed,
 )
+from swarm_diloco.network.wire import Signed, read_signed
 from swarm_diloco.rounds.decision.ballot import (
     Action,
     Ballot,
@@ -36,6 +35,8 @@ from swarm_diloco.rounds.decision.ballot import (
 from swarm_diloco.rounds.decision.voter import View
 from swarm_diloco.rounds.participant import Participant
 from swarm_diloco.rounds.settings import RunRules
+from swarm_diloco.rounds.tasks import Tasks, end
+from swarm_diloco.rounds.voting import check_result, vote_for
 
 MAX_QUEUED = 64  # messages to one peer; one that takes none for so long is let go
 PROBE_SECONDS = 3.0
@@ -49,6 +50,8 @@ class Coordinator:
         commits = participant.follower.log.newest(64)
         expected = attendance.expected(commits)
         period = participant.follower.log.commit(view.round - 1).next_due_ms / 1000
+        now = asyncio.get_running_loop().time()
+        self._due_at = now - participant.follower.head_age_seconds() + period
         self.view = view
         self.ballot = Ballot(
             view=view,
@@ -59,15 +62,17 @@ class Coordinator:
                 patience=attendance.patience_seconds(participant.rules, period),
                 deadline=attendance.deadline_seconds(participant.rules),
             ),
+            due_at=self._due_at,
             own_vote=participant.voter.vote_cast(view),
         )
         self._participant = participant
         self._outgoing: dict[str, asyncio.Queue[Message]] = {}
         self._wake = asyncio.Event()
-        self._tasks: asyncio.TaskGroup | None = None
+        self._tasks = Tasks()
         self._opened = asyncio.Event()  # a worker has knocked
         self._opened_at = 0.0
         self._lateness: list[float] = []
+        self._proposed: Propose | None = None  # for which this peer has voted
 
     # --- one knocker's stream
 
@@ -84,8 +89,8 @@ class Coordinator:
         self._outgoing[peer] = outgoing
         if self.ballot.plan is not None:
             outgoing.put_nowait(self.ballot.plan)
-        if self.ballot.proposal is not None:
-            outgoing.put_nowait(self.ballot.proposal)
+        if self._proposed is not None:
+            outgoing.put_nowait(self._proposed)
         if self.ballot.decided is not None:
             outgoing.put_nowait(Decided(self.ballot.decided.encode()))
         self._wake.set()
@@ -95,19 +100,18 @@ class Coordinator:
         except (NetworkError, RecordError):
             pass  # gone, silent, or not speaking the protocol: the same to the round
         finally:
-            writing.cancel()
             if self._outgoing.get(peer) is outgoing:
                 del self._outgoing[peer]
-                self.ballot.left(peer)
-                self._wake.set()
-            await asyncio.gather(writing, return_exceptions=True)
+                self.left(peer)
+            await end([writing])
 
     def _note_lateness(self, signed: Signed, now: float) -> None:
         if isinstance(signed.message, Knock) and signed.message.weight:
             if not self._opened.is_set():
-                self._opened_at = now
+                self._opened_at = max(now, self._due_at)
                 self._opened.set()
-            self._lateness.append(now - self._opened_at)
+            if len(self._lateness) < self.view.rules.rounds.group_limit:
+                self._lateness.append(now - self._opened_at)
 
     async def _read(self, stream: Stream, peer: str) -> None:
         silence = self._participant.rules.rounds.silence_seconds
@@ -141,7 +145,7 @@ class Coordinator:
                 except TimeoutError:
                     message = self._beat()
                 await self._send(stream, message)
-                if isinstance(message, Decided | Refused):
+                if isinstance(message, Decided | Refused | OtherState | Promised):
                     return
 
     def _beat(self) -> Message:
@@ -169,57 +173,76 @@ class Coordinator:
         self._wake.set()
 
     def left(self, peer: str) -> None:
-        """Word that an expected peer leaves the run."""
+        """The peer leaves the run, or its stream has ended."""
         self.ballot.left(peer)
         self._wake.set()
+
+    def give_up(self, ballot: int) -> bool:
+        """A higher ballot was promised here: who waits at this one is to follow. False if its votes are under way."""
+        if self._proposed is not None or self.ballot.decided is not None:
+            return False
+        self.ballot.give_up()
+        self._broadcast(Promised(ballot))
+        self._wake.set()
+        return True
 
     def conclude(self, header: bytes) -> None:
         """The round is in the log: tell whoever still waits here."""
         if self.ballot.decided is None:
             self._broadcast(Decided(header))
 
-    async def run(self) -> Header:
+    async def run(self) -> None:
         """Raises StateError if this peer's state is not the council's majority's."""
+        await self._tasks.run(self._until_decided())
+
+    async def _until_decided(self) -> None:
         loop = asyncio.get_running_loop()
-        async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
-            probing = tasks.create_task(self._probe_absent())
-            while self.ballot.decided is None:
-                for action in self.ballot.advance(loop.time(), self._participant.network.wall_milliseconds()):
-                    self._do(action)
-                if self.ballot.decided is not None:
-                    break
-                wakes_at = self.ballot.wakes_at()
-                timeout = None if wakes_at is None else max(0.0, wakes_at - loop.time()) + 0.001
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(timeout):
-                        await self._wake.wait()
-                self._wake.clear()
-            probing.cancel()
-        return self.ballot.decided
+        self._tasks.start(self._probe_absent())
+        while not self.ballot.is_over:
+            self._wake.clear()
+            for action in self.ballot.advance(loop.time(), self._participant.network.wall_milliseconds()):
+                self._do(action)
+            if self.ballot.is_over:
+                return
+            wakes_at = self.ballot.wakes_at()
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(None if wakes_at is None else wakes_at + 0.001):
+                    await self._wake.wait()
 
     def _do(self, action: Action) -> None:
-        assert self._tasks is not None
         match action:
             case SendPlan(plan):
                 self._note_attendance(plan)
                 self._broadcast(plan)
             case SendProposal(proposal):
-                self._propose(proposal)
-            case FetchPart(_, part_hash):
-                self._tasks.create_task(self._fetch(part_hash))
+                self._tasks.start(self._propose(proposal))
+            case FetchPart(part, part_hash):
+                self._tasks.start(self._fetch(part, part_hash))
             case Decide(header):
                 self._broadcast(Decided(header.encode()))
-            case Refuse(peer, reason):
-                self._broadcast(Refused(reason[:64]), {peer})
+            case Refuse(peer):
+                self._broadcast(OtherState(), {peer})
             case StateDiffers():
                 raise StateError(
                     f"round {self.view.round}: a majority of the council has another state than this peer. "
-                    "Remove the run's folder (not the key) and join again"
+                    "Remove snapshots/ from the run's folder (keep votes) and start again"
                 )
 
-    def _propose(self, proposal: Propose) -> None:
+    async def _propose(self, proposal: Propose) -> None:
+        """Vote first: after a crash between the two this peer would else propose another commit at the same ballot."""
+        participant, me = self._participant, self._participant.identity.peer
+        own, holders = self.ballot.knocks.get(me), list(self.ballot.knocks)
+        try:
+            cast = await vote_for(participant, self.view, self.ballot.ballot, proposal, own=own, holders=holders)
+        except (RecordError, DataError):
+            cast = None  # nobody else should vote for it either
+        if cast is None:
+            self.give_up(max(self.ballot.ballot + 1, participant.voter.promised(self.view)))
+            return
+        self._proposed = proposal
+        self.ballot.voted(me, cast.commit_digest, cast.signature)
         self._broadcast(proposal, set(self.view.council.members))
+        self._wake.set()
 
     def _note_attendance(self, plan: Plan) -> None:
         if any(part.attempt for part in plan.parts):
@@ -229,13 +252,15 @@ class Coordinator:
         for peer in set(self.ballot.expected) - {peer for peer, _ in plan.members}:
             attendance.missed(peer, self.view.round)
 
-    async def _fetch(self, part_hash: bytes) -> None:
+    async def _fetch(self, part: int, part_hash: bytes) -> None:
         """From whoever knocked: a result is the same bytes everywhere."""
-        holders = [peer for peer in self.ballot.knocks if peer != self._participant.identity.peer]
+        follower, network = self._participant.follower, self._participant.network
         try:
-            await self._participant.follower.fetch_parts([part_hash], holders)
+            await follower.fetch_parts([part_hash], list(self.ballot.knocks))
+            if (data := follower.log.parts.get(part_hash)) is not None:
+                await network.run_blocking(check_result, self.view.rules, self.view.fragment, part, data)
             self.held(part_hash)
-        except DataError:
+        except (DataError, RecordError):
             self.ballot.unavailable(part_hash)
             self._wake.set()
 
@@ -243,7 +268,7 @@ class Coordinator:
         """Dial the expected who have not knocked: one that nobody reaches is not worth waiting for."""
         log = self._participant.follower.log
         await self._opened.wait()
-        for member in log.commit(log.head.round).members:
+        for member in log.commit(self.view.round - 1).members:
             is_absent = member.peer in self.ballot.expected and member.peer not in self.ballot.knocks
             if is_absent and member.reachable and member.peer != self._participant.identity.peer:
                 try:
@@ -253,8 +278,7 @@ class Coordinator:
                     await stream.close()
                 except NetworkError:
                     if member.peer not in self.ballot.knocks:
-                        self.ballot.left(member.peer)
-                        self._wake.set()
+                        self.left(member.peer)
 
 
 def ping_protocol(rules: RunRules) -> str:

@@ -15,7 +15,8 @@ from swarm_diloco.diloco.ledger import listed_values
 from swarm_diloco.errors import DiskError, NetworkError, RecordError, SwarmDilocoError
 from swarm_diloco.network.identity import Identity
 from swarm_diloco.network.interface import Network, Stream
-from swarm_diloco.network.wire import Ahead, Behind, Bye, Coming, Knock, Message, Refused, Signed, read_signed
+from swarm_diloco.network.messages import Ahead, Behind, Bye, Coming, Knock, Message, Refused
+from swarm_diloco.network.wire import Signed, read_signed
 from swarm_diloco.rounds.butterfly import HELLO_SECONDS, Hello, Traffic, parts_protocol
 from swarm_diloco.rounds.contribution import Contribution
 from swarm_diloco.rounds.coordinator import ping_protocol
@@ -58,13 +59,17 @@ class Engine:
         self._session: Session | None = None
         self._session_changed = asyncio.Event()
         self._due_callbacks: list[Callable[[int], None]] = []
+        self.due_lead_seconds = 0.0
         self._past_traffic = (0, 0)  # bytes of parts sent and received in the rounds before this one
         follower.subscribe(self._on_applied)
 
     # --- for the app
 
     def on_due(self, callback: Callable[[int], None]) -> None:
-        """Be told when a round is due: a worker forms its pseudo-gradient then. Not called with pace "steps"."""
+        """Be told when a round is due: a worker forms its pseudo-gradient then. Not called with pace "steps".
+
+        The call comes `due_lead_seconds` early. With a lead of one inner step nobody waits for a step that ends late.
+        """
         self._due_callbacks.append(callback)
 
     async def begin_training(self) -> None:
@@ -165,7 +170,8 @@ class Engine:
     async def _when_due(self, session: Session) -> None:
         """Open the round for this peer: next_due after the last decision, or as soon as a worker's steps are done."""
         next_due = self.follower.log.commit(session.round - 1).next_due_ms / 1000
-        await asyncio.sleep(max(0.0, next_due - self.follower.head_age_seconds()))
+        lead = min(self.due_lead_seconds, next_due / 2) if self._participant.trains else 0.0
+        await asyncio.sleep(max(0.0, next_due - lead - self.follower.head_age_seconds()))
         if not self._participant.trains:
             session.take_part()
         elif self.rules.schedule.pace == "time" and next_due:

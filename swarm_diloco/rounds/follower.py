@@ -5,9 +5,11 @@ on a state whose base the commit names. A joiner records the live feed while it 
 """
 
 import asyncio
+import shutil
 from collections.abc import Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from swarm_diloco.diloco.ledger import Commit, Header
@@ -20,11 +22,13 @@ from swarm_diloco.rounds.log import Log
 from swarm_diloco.rounds.replica import Replica
 from swarm_diloco.rounds.settings import RunRules
 from swarm_diloco.rounds.snapshot import (
+    SnapshotIndex,
     load_snapshot,
     prune_snapshots,
     stored_rounds,
     write_snapshot,
 )
+from swarm_diloco.rounds.tasks import to_the_end
 from swarm_diloco.rounds.transfer import fetch_snapshot
 
 FEED_RETRY_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0)  # between two donors that failed
@@ -104,23 +108,34 @@ class Follower:
             if round_ > self.log.head.round:
                 continue
             try:
-                await self.network.run_blocking(load_snapshot, self._snapshots / str(round_), self.replica)
-                self._check_loaded(round_)
+                await self._load(round_)
             except (DiskError, RecordError, StateError):
                 continue  # damaged or not the swarm's: an older one, or another peer's, will do
             return True
         return False
 
-    def _check_loaded(self, round_: int) -> None:
-        """A snapshot counts once the fragments' next commits name its hash; θ_0 is named by the genesis."""
-        if round_ == 0:
-            self.replica.check_genesis(self.log.commit(0))
+    async def _load(self, round_: int) -> None:
+        async with self._lock:
+            folder = self._snapshots / str(round_)
+            await to_the_end(
+                self.network.run_blocking(load_snapshot, folder, self.replica, partial(self._certify, round_))
+            )
+
+    def _certify(self, round_: int, index: SnapshotIndex, bases: Sequence[bytes]) -> None:
+        """A snapshot counts once the fragments' next commits name its hash; θ_0 is named by the genesis.
+
+        Raises RecordError, StateError.
+        """
+        if index.round != round_ or index.applied != self.log.applied_after(round_):
+            raise RecordError(f"snapshot of round {round_}: it claims another place in the log")
+        if round_ == 0 and self.log.commit(0).base != b"".join(bases):
+            raise StateError("the first snapshot is not the one that the genesis names")
         checked: set[int] = set()
         for next_round in range(round_ + 1, self.log.head.round + 1):
             commit = self.log.commit(next_round)
-            if commit.fragment not in checked:
-                self.replica.check_base(commit)
-                checked.add(commit.fragment)
+            if commit.fragment not in checked and commit.base != bases[commit.fragment]:
+                raise StateError(f"snapshot of round {round_}: its state is not the one that round {next_round} names")
+            checked.add(commit.fragment)
             if len(checked) == self.rules.num_fragments:
                 return
 
@@ -146,13 +161,15 @@ class Follower:
 
     async def catch_up_headers(self, donor: Donor) -> None:
         """The log up to the donor's head, without parts or state. Raises NetworkError, RecordError, DiskError."""
-        while headers := await donor.headers(self.log.head.round + 1):
+        while headers := await donor.headers(first := self.log.head.round + 1):
             async with self._lock:
                 for data in headers:
                     header = Header.decode(data)
                     if header.commit().round == self.log.head.round + 1:
                         self._check(header)
                         self.log.append(header)
+            if self.log.head.round < first:
+                raise RecordError(f"{donor.peer} gives headers that do not follow the log")
             self._move()
         head, age_seconds = await donor.head()
         if head == self.log.head:
@@ -169,13 +186,17 @@ class Follower:
 
     async def _state_from(self, donor: Donor) -> None:
         """The newest certified snapshot: one that the log has gone past, or θ_0."""
-        rounds = [round_ for round_ in await donor.snapshots() if round_ < self.log.head.round or round_ == 0]
+        offered = [round_ for round_ in await donor.snapshots() if round_ < self.log.head.round or round_ == 0]
+        rounds = [round_ for round_ in offered if round_ > self.replica.round]
         if not rounds:
-            raise DataError("it has no snapshot that the log has gone past")
+            raise DataError("it has no newer snapshot that the log has gone past")
         folder = self._snapshots / str(max(rounds))
         await fetch_snapshot(donor, max(rounds), folder, self.rules)
-        await self.network.run_blocking(load_snapshot, folder, self.replica)
-        self._check_loaded(max(rounds))
+        try:
+            await self._load(max(rounds))
+        except (RecordError, StateError):
+            shutil.rmtree(folder, ignore_errors=True)  # nobody else should get it from here
+            raise
 
     async def follow(self, donors: Callable[[], Sequence[str]]) -> None:
         """Keep one live feed open for ever, to the first of `donors()` that answers."""
@@ -190,7 +211,10 @@ class Follower:
                         async for data in feed:
                             failures = 0
                             await self.learn(Header.decode(data), [peer])
-                except (NetworkError, RecordError, DataError):
+                except DataError:  # parts that nobody keeps any more: a snapshot is past them
+                    with suppress(NetworkError, RecordError, DataError):
+                        await self.catch_up([peer])
+                except (NetworkError, RecordError):
                     continue
             await asyncio.sleep(FEED_RETRY_SECONDS[min(failures, len(FEED_RETRY_SECONDS) - 1)])
             failures += 1
@@ -207,12 +231,18 @@ class Follower:
             return
         async with self._lock:
             if commit.round <= self.log.head.round:
-                if header.digest != self.log.digest(commit.round):
-                    self.forks[commit.round] = header.digest
+                self._note_fork(commit.round, header)
                 return
             self._check(header)
             await self._record(header, commit, holders)
         await self.apply_recorded(holders)
+
+    def _note_fork(self, round_: int, header: Header) -> None:
+        """Another decided commit for a round of mine: only a certificate proves it."""
+        if round_ and header.digest != self.log.digest(round_):
+            with suppress(RecordError):
+                check_certificate(self.log.view(round_, bytes(HASH_BYTES)), header)
+                self.forks[round_] = header.digest
 
     def _check(self, header: Header) -> None:
         check_certificate(self.log.view(self.log.head.round + 1, bytes(HASH_BYTES)), header)
@@ -252,12 +282,13 @@ class Follower:
                 commit = self.log.commit(self.replica.round + 1)
                 hashes = [part.result_hash for part in commit.parts]
                 await self.fetch_parts(hashes, holders)
-                await self.network.run_blocking(self.log.parts.make_durable, hashes)
-                parts = [self.log.parts.get(part_hash) for part_hash in hashes]
-                await self.network.run_blocking(self.replica.apply, commit, [part for part in parts if part])
-                await self._after(commit)
+                await to_the_end(self._apply(commit, hashes))
 
-    async def _after(self, commit: Commit) -> None:
+    async def _apply(self, commit: Commit, hashes: Sequence[bytes]) -> None:
+        """One commit, whole: were it cut short, a thread would still be at θ when the next task comes to apply."""
+        await self.network.run_blocking(self.log.parts.make_durable, hashes)
+        parts = [self.log.parts.get(part_hash) for part_hash in hashes]
+        await self.network.run_blocking(self.replica.apply, commit, [part for part in parts if part])
         self.log.parts.drop_held()
         if commit.round % self.rules.rounds.snapshot_interval == 0:
             await self.network.run_blocking(self.keep_snapshot)

@@ -5,6 +5,7 @@ and a reason. Nothing received is believed: the caller checks hashes and certifi
 """
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ MAX_REQUEST_BYTES = 1024
 MAX_STREAMS = 64  # served at once; a further one is closed
 HEADERS_AT_ONCE = 64
 FILE_CHUNK_BYTES = 2**20
+MAX_FILE_BYTES = 2**48
 ASKED_AHEAD = 8  # parts
 IDLE_SECONDS = 120.0
 ANSWER_SECONDS = 30.0  # for one answer; the largest is a part or chunk of some megabytes
@@ -101,7 +103,7 @@ class Library:
             case "genesis":
                 return self._published.genesis
             case "file":
-                return self._file_chunk(request.hash_(), request.integer())
+                return self._file_chunk(request.hash_(), request.integer(maximum=MAX_FILE_BYTES))
             case "head":
                 return pack([*self._log.head.fields(), int(self._head_age_seconds() * 1000)])
             case "headers":
@@ -116,7 +118,9 @@ class Library:
             case "snapshot index":
                 return read_index(self._snapshots / str(request.integer())).encode()
             case "snapshot chunk":
-                return read_chunk(self._snapshots / str(request.integer()), request.integer())
+                return read_chunk(
+                    self._snapshots / str(request.integer()), request.integer(maximum=MAX_FILE_BYTES // CHUNK_BYTES)
+                )
             case _:
                 raise RecordError("not known here")
 
@@ -151,6 +155,13 @@ class Library:
                     await self._wait_past(next_round - 1)
                 continue
             await stream.send(b"", timeout_seconds=ANSWER_SECONDS)
+
+
+def _hash_of_file(path: Path) -> bytes:
+    hasher = blake3()
+    if path.stat().st_size:  # nothing cannot be mapped
+        hasher.update_mmap(path)
+    return hasher.digest()
 
 
 class Donor:
@@ -251,9 +262,8 @@ class Donor:
                     file.write(chunk)
                     progress(file.tell())
                 file.flush()
-                hasher = blake3()
-                hasher.update_mmap(aside)
-                if file.tell() != num_bytes or hasher.digest() != file_hash:
+                os.fsync(file.fileno())
+                if file.tell() != num_bytes or _hash_of_file(aside) != file_hash:
                     aside.unlink()
                     raise RecordError(f"{self.peer} gave a file {into.name} that does not have its hash")
             aside.rename(into)

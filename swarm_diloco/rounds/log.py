@@ -15,7 +15,7 @@ from swarm_diloco.diloco.ledger import (
 from swarm_diloco.diloco.records import HASH_BYTES, hash_of
 from swarm_diloco.diloco.schedule import fragment_of_round
 from swarm_diloco.disk import read_file, write_durably
-from swarm_diloco.errors import DiskError, RecordError
+from swarm_diloco.errors import DataError, DiskError, RecordError
 from swarm_diloco.network.identity import is_signed_by_key, public_key_of
 from swarm_diloco.rounds.council import Council, council_of
 from swarm_diloco.rounds.decision.voter import View
@@ -76,10 +76,14 @@ class PartStore:
         return data
 
     def make_durable(self, part_hashes: Iterable[bytes]) -> None:
-        """Write held parts to disk. Raises KeyError for one that is neither held nor on disk, DiskError."""
+        """Write held parts to disk. Raises DataError for one that is neither held nor on disk any more, DiskError."""
         for part_hash in part_hashes:
-            if not self._path(part_hash).exists():
-                write_durably(self._path(part_hash), self._held[part_hash])
+            data = self._held.get(part_hash)  # first: another task may make it durable and drop it meanwhile
+            if self._path(part_hash).exists():
+                continue
+            if data is None:
+                raise DataError(f"part {part_hash.hex()[:16]} is no longer here")
+            write_durably(self._path(part_hash), data)
 
     def drop_held(self) -> None:
         self._held.clear()
@@ -164,6 +168,16 @@ class Log:
         assert commit.prev == self._digests[-1]
         write_durably(self._path(commit.round), header.encode())
         self._take(header.digest, commit)
+
+    def applied_after(self, round_: int) -> tuple[int, ...]:
+        """How many results of each fragment the state after `round_` has taken."""
+        applied = [self.totals.applied[fragment] for fragment in range(self.rules.num_fragments)]
+        if round_ == 0:
+            return (0,) * len(applied)
+        for later in range(round_ + 1, self.head.round + 1):
+            commit = self.commit(later)
+            applied[commit.fragment] -= commit.kind is Kind.NORMAL
+        return tuple(applied)
 
     def council(self, round_: int) -> Council:
         """Of a round up to head + W."""

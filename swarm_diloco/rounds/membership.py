@@ -46,6 +46,10 @@ class Attendance:
             present += 1
         return present < needed
 
+    def has_missed(self, peer: str, round_: int) -> bool:
+        """Whether the peer was waited for in vain of late."""
+        return any(missed > round_ - MISSES_REMEMBERED_ROUNDS for missed in self._misses.get(peer, ()))
+
     def missed(self, peer: str, round_: int) -> None:
         """A plan was made without the peer, after waiting for it."""
         rounds = self._misses.setdefault(peer, deque(maxlen=MISSES_REMEMBERED_ROUNDS))

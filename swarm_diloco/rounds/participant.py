@@ -10,11 +10,13 @@ from swarm_diloco.disk import read_file, write_durably
 from swarm_diloco.errors import DiskError, RecordError
 from swarm_diloco.network.identity import Identity
 from swarm_diloco.network.interface import Network
-from swarm_diloco.network.wire import CastVote, Message, Signed, sign
+from swarm_diloco.network.messages import CastVote, Message
+from swarm_diloco.network.wire import Signed, sign
 from swarm_diloco.rounds.decision.voter import MAX_VOTE_FILE_BYTES, View, Voter
 from swarm_diloco.rounds.follower import Follower
 from swarm_diloco.rounds.membership import Attendance
 from swarm_diloco.rounds.settings import RunRules
+from swarm_diloco.rounds.tasks import to_the_end
 
 
 @dataclass(slots=True)
@@ -36,15 +38,20 @@ class Participant:
         """Resume promises and votes after a restart. Raises DiskError naming the file: a peer that forgot what it
         voted must not vote again under the same key.
         """
-        if not self.votes_path.exists():
-            return
         try:
-            self.voter = Voter.decode(read_file(self.votes_path, limit_bytes=MAX_VOTE_FILE_BYTES))
+            if self.votes_path.exists():
+                self.voter = Voter.decode(read_file(self.votes_path, limit_bytes=MAX_VOTE_FILE_BYTES))
+                return
         except RecordError as error:
-            raise DiskError(
-                f"{self.votes_path} is damaged ({error}); this peer must not vote again under its key: "
-                "move the key away and join again with a new one"
-            ) from error
+            raise self._has_forgotten(f"is damaged ({error})") from error
+        if self.follower.log.totals.rounds_by_peer[self.identity.peer]:
+            raise self._has_forgotten("is missing, and this peer has taken part in rounds")
+
+    def _has_forgotten(self, what: str) -> DiskError:
+        return DiskError(
+            f"{self.votes_path} {what}; this peer must not vote again under its key: "
+            "move the key away and join again with a new one"
+        )
 
     def view(self) -> View:
         """Of the next round."""
@@ -79,8 +86,9 @@ class Participant:
         return CastVote(digest, self.identity.sign(message))
 
     async def _save_votes(self) -> None:
+        """Two writes at once could leave the older on the disk, so that a write is waited for even when cancelled."""
         async with self._saving:
-            await self.network.run_blocking(write_durably, self.votes_path, self.voter.encode())
+            await to_the_end(self.network.run_blocking(write_durably, self.votes_path, self.voter.encode()))
 
     @property
     def donors(self) -> list[str]:

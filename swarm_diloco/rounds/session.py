@@ -10,7 +10,7 @@ from contextlib import suppress
 from swarm_diloco.diloco.ledger import Header, digest_of
 from swarm_diloco.errors import DataError, NetworkError, RecordError, StateError, StreamTimeout
 from swarm_diloco.network.interface import Stream
-from swarm_diloco.network.wire import (
+from swarm_diloco.network.messages import (
     Ahead,
     Beat,
     Behind,
@@ -25,10 +25,9 @@ from swarm_diloco.network.wire import (
     Propose,
     Refused,
     Sealed,
-    Signed,
     Waiting,
-    read_signed,
 )
+from swarm_diloco.network.wire import Signed, read_signed
 from swarm_diloco.rounds.butterfly import Butterfly, Traffic
 from swarm_diloco.rounds.candidacy import Candidacy
 from swarm_diloco.rounds.contribution import Contribution, encode_parts

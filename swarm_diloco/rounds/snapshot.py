@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from swarm_diloco.diloco.records import HASH_BYTES, hash_of, pack, unpack
 from swarm_diloco.disk import read_file, sync_folder, write_durably
 from swarm_diloco.errors import DiskError, RecordError
-from swarm_diloco.rounds.replica import Replica
+from swarm_diloco.rounds.replica import Replica, fragment_base
 
 INDEX_VERSION = 1
 CHUNK_BYTES = 2**22
@@ -113,8 +113,15 @@ def read_chunk(folder: Path, index: int) -> bytes:
         raise DiskError(f"cannot read {folder / STATE_FILE}: {error.strerror or error}") from error
 
 
-def load_snapshot(folder: Path, replica: Replica) -> SnapshotIndex:
-    """Check every chunk and give the state to the replica. Raises DiskError or RecordError; then nothing changed."""
+Certify = Callable[[SnapshotIndex, Sequence[bytes]], None]
+
+
+def load_snapshot(folder: Path, replica: Replica, certify: Certify = lambda _index, _bases: None) -> SnapshotIndex:
+    """Check every chunk and give the state to the replica.
+
+    `certify(index, bases)` raises if the state, of which `bases` holds H(θ_f ‖ m_f) for each fragment, is not the log's.
+    Raises DiskError, RecordError or what `certify` raises; then nothing changed.
+    """
     index = read_index(folder)
     if index.run != replica.rules.run_id or len(index.applied) != replica.rules.num_fragments:
         raise RecordError(f"snapshot {folder}: it belongs to another run")
@@ -131,6 +138,8 @@ def load_snapshot(folder: Path, replica: Replica) -> SnapshotIndex:
             raise RecordError(
                 f"snapshot {folder}: {tensor.dtype} {tuple(tensor.shape)} where float32 {expected} is due"
             )
+    wheres = [replica.rules.fragment_slice(fragment) for fragment in range(replica.rules.num_fragments)]
+    certify(index, [fragment_base(theta[where], momentum[where]) for where in wheres])
     replica.load(theta, momentum, round_=index.round, applied=index.applied)
     return index
 

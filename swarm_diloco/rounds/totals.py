@@ -15,9 +15,14 @@ class Totals:
         self.credited: dict[tuple[int, int], int] = {}  # (pass, shard) -> end of its credited sequences
         self.evaluations: list[Evaluation] = []
         self.rounds: Counter[Kind] = Counter()
+        self.rounds_by_peer: Counter[str] = Counter()  # in how many commits each peer is; the genesis does not count
+        self.applied: Counter[int] = Counter()  # results of each fragment so far
 
     def add(self, commit: Commit) -> None:
         self.rounds[commit.kind] += 1
+        self.applied[commit.fragment] += commit.kind is Kind.NORMAL
+        if commit.kind is not Kind.GENESIS:
+            self.rounds_by_peer.update(member.peer for member in commit.members)
         self.evaluations.extend(commit.evaluation)
         for member in commit.members:
             self.tokens += member.tokens

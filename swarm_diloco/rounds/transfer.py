@@ -24,6 +24,9 @@ async def fetch_snapshot(donor: Donor, round_: int, folder: Path, rules: RunRule
         raise RecordError(f"{donor.peer} offers a snapshot of {index.num_bytes} bytes, more than the model has")
     aside = folder.with_name(f".fetching-{folder.name}-{index.digest.hex()[:8]}")
     try:
+        for other in folder.parent.glob(".fetching-*"):  # what a donor began and nobody could go on with
+            if other != aside:
+                shutil.rmtree(other, ignore_errors=True)
         aside.mkdir(parents=True, exist_ok=True)
         with (aside / STATE_FILE).open("a+b") as file:
             file.seek(0)

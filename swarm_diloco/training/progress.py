@@ -47,6 +47,7 @@ class Progress:
         """A commit lists `fraction` of the values of an Offer that claimed `weight` and `tokens`."""
         self.pending_weight = max(0, self.pending_weight - math.floor(weight * fraction))
         self.pending_tokens = max(0, self.pending_tokens - math.floor(tokens * fraction))
+        self.late = False
         self.largest_round_tokens = 0
 
     def listed_unseen(self, fraction: float) -> None:

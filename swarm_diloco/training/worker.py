@@ -75,8 +75,8 @@ class Worker:
             self._begin()
             while True:
                 self._train_until_due()
-                self._offer()
-                self._await_outcome()
+                if self._offer():
+                    self._await_outcome()
         except StopRequested:
             self._save()
             self._channel.send(Stopped(step=self._progress.step))
@@ -126,17 +126,21 @@ class Worker:
         if self._refused_in_a_row >= MAX_REFUSED:
             raise ModelError(f"loss or gradient not finite in {MAX_REFUSED} steps in a row, last loss {result.loss}")
 
-    def _offer(self) -> None:
-        """Δ against the current θ, and what is claimed for it: everything since the last commit that lists us."""
+    def _offer(self) -> bool:
+        """Δ against the current θ, and what is claimed for it: everything since the last commit that lists us.
+
+        False if Δ is not finite: it is dropped here, and nobody sees it.
+        """
         try:
             round_, length = self._local.form_delta()
         except ValueError as error:
             self._inner_loop.reset()
             self._start_over(f"a pseudo-gradient that is not finite ({error})")
-            return
+            return False
         num_steps, step_seconds = self._progress.steps_since_offer, self._seconds / max(1, self._steps_timed)
         self._progress.offered()
-        self._steps_timed, self._seconds, self._offered_due_round = 0, 0.0, self._due_round
+        self._steps_timed, self._seconds = 0, 0.0
+        self._offered_due_round = max(self._due_round, round_ + 1)  # θ may have moved on past a Due that came late
         offer = Offer(
             number=self._progress.offers,
             round=round_,
@@ -150,6 +154,7 @@ class Worker:
         self._offers = {number: kept for number, kept in self._offers.items() if number == offer.number - 1}
         self._offers[offer.number] = offer
         self._channel.send(offer)
+        return True
 
     def _await_outcome(self) -> None:
         while self._answered < self._progress.offers:
@@ -233,7 +238,6 @@ class Worker:
             self._progress.restarted(self._local.take_global())
         elif self._progress.missed(self._local.global_round) >= MAX_MISSED:
             self._start_over(f"what {MAX_MISSED} commits did not list while this worker was away")
-        self._answered = self._progress.offers  # no Outcome comes for an Offer from before the restart
         self._has_begun = True
         self._channel.send(
             Ready(

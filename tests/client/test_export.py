@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 from stored_run import add_rounds, make_run
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from swarm_diloco.errors import DiskError, ManifestError, ModelError
 from swarm_diloco.training.model import layout_of, read_parameters
 from swarm_diloco_bootstrap.operator_folder import OperatorFolder
+from swarm_diloco_client import cli
 from swarm_diloco_client.export import CARD, export, outer_model
 from swarm_diloco_client.generation import continue_text
 from swarm_diloco_client.held_out import measure
@@ -138,8 +139,29 @@ async def test_text_is_continued_as_the_seed_says(run: OperatorFolder) -> None:
 
 async def test_text_past_the_models_positions_is_cut_or_refused(run: OperatorFolder) -> None:
     seen = open_run(run)
-    model, tokenizer = await outer_model(seen, await seen.state())
-    long = "River " * 40  # 240 tokens, the model has 64 positions
+    _, tokenizer = await outer_model(seen, await seen.state())
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=257, n_positions=64, n_embd=16, n_layer=1, n_head=2))  # no more fit
+    long = "River " * 40  # 240 tokens
     assert continue_text(model, tokenizer, long, num_tokens=8, temperature=0, seed=0).startswith(long)
     with pytest.raises(ModelError, match="64 positions"):
         continue_text(model, tokenizer, "River", num_tokens=64, temperature=0, seed=0)
+
+
+def test_the_commands_take_a_folder_and_print_what_they_found(
+    run: OperatorFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def printed(*arguments: str) -> str:
+        assert cli.run(arguments) == 0
+        return capsys.readouterr().out
+
+    folder, out = str(run.path), str(tmp_path / "model")
+    digest = open_run(run).log.head.digest.hex()
+    assert digest in printed("status", folder)
+    assert json.loads(printed("status", "--json", folder))["round"] == 3
+    assert "round 3, held-out: " in printed("evaluate", folder)
+    assert printed("generate", folder, "River", "--tokens", "5").startswith("River")
+    assert f"round 3, digest {digest[:16]}" in printed("export", folder, "--out", out)
+    assert cli.run(["export", folder, "--out", out]) == DiskError.exit_status
+    assert "not an empty folder" in capsys.readouterr().err
+    assert cli.run(["generate", folder, "a", "b"]) == 2
+    assert "in quotes" in capsys.readouterr().err

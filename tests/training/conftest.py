@@ -1,12 +1,14 @@
 """Models of a few thousand parameters, made here."""
 
+import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from trainer_harness import Swarm
 from transformers import PreTrainedModel
 
 from swarm_diloco.training.device import Device
@@ -105,3 +107,18 @@ def random_blocks() -> Callable[..., torch.Tensor]:
         return torch.randint(0, VOCABULARY, (num_sequences, LENGTH), generator=generator)
 
     return make
+
+
+@pytest.fixture
+def swarm(
+    tiny_model: Callable[..., PreTrainedModel], inner_settings: Callable[..., InnerSettings], tmp_path: Path
+) -> Iterator[Callable[..., Swarm]]:
+    with contextlib.ExitStack() as stack:
+
+        def make(*, model: PreTrainedModel | None = None, **schedule: Any) -> Swarm:
+            settings = inner_settings(learning_rate=1e-2, warmup_tokens=5000)
+            made = Swarm(model or tiny_model(), settings, tmp_path / "checkpoint", **schedule)
+            stack.callback(made.end)
+            return made
+
+        yield make

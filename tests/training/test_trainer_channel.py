@@ -143,6 +143,7 @@ def test_a_file_that_cannot_be_had_is_a_data_error_and_may_be_asked_for_again(
         channel.fetch("a")
     client.sendall(messages.encode(File(path="a", location="/a")))
     assert channel.fetch("a") == Path("/a")
+    assert client.recv(2**16) == 2 * messages.encode(NeedFile(path="a"))
     with pytest.raises(DataError, match="not there after 0 s"):
         channel.fetch("c", timeout_seconds=0.01)
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 from swarm_diloco.diloco.ledger import Commit, Header, Vote, digest_of, member_bitmap, vote_message
 from swarm_diloco.network.identity import is_signed_by
-from swarm_diloco.network.wire import Knock, Plan, PlannedPart, Propose, Sealed, Signed, VoteCast
+from swarm_diloco.network.messages import Knock, Plan, PlannedPart, Propose, Sealed, VoteCast
+from swarm_diloco.network.wire import Signed
+from swarm_diloco.rounds.decision.checks import MAX_ATTEMPTS, adopted
 from swarm_diloco.rounds.decision.proposals import knock_of, normal_commit, void_commit
-from swarm_diloco.rounds.decision.voter import View, adopted
+from swarm_diloco.rounds.decision.voter import View
 from swarm_diloco.rounds.membership import share_out
-
-MAX_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,10 @@ class SendPlan:
 
 @dataclass(frozen=True, slots=True)
 class SendProposal:
+    """The coordinator's own vote for it must be durable before anybody sees it: else it could, after a crash, propose
+    another commit at the same ballot.
+    """
+
     proposal: Propose
 
 
@@ -38,8 +42,9 @@ class Decide:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
+    """Its state is not the swarm's."""
+
     peer: str
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,7 @@ class Ballot:
     me: str
     expected: set[str]
     pacing: Pacing
+    due_at: float = 0.0  # nobody is late before: who knocks earlier waits
     own_vote: VoteCast | None = None
     knocks: dict[str, Signed] = field(default_factory=dict)
     late: dict[str, Signed] = field(default_factory=dict)  # came after the plan: the next round waits for them
@@ -93,6 +99,7 @@ class Ballot:
     _held: set[bytes] = field(default_factory=set)
     _unavailable: set[bytes] = field(default_factory=set)
     _adopting: Commit | None = None
+    _promises: tuple[Signed, ...] = ()  # the council's knocks on which this ballot's choice rests
     _strangers: dict[str, Signed] = field(default_factory=dict)
     _failed: bool = False
 
@@ -112,6 +119,7 @@ class Ballot:
         if signed.sender not in known and len(known) >= rules.rounds.group_limit:
             return f"the group is full ({rules.rounds.group_limit})"
         self._gone.discard(signed.sender)
+        self._strangers.pop(signed.sender, None)
         if knock.base != self.view.base:
             self._strangers[signed.sender] = signed
         elif self.plan is not None and signed.sender not in self.knocks:
@@ -119,7 +127,7 @@ class Ballot:
         elif self.plan is None:
             self.knocks[signed.sender] = signed
             if knock.weight and self._opened_at is None:
-                self._opened_at = now
+                self._opened_at = max(now, self.due_at)
         return None
 
     def expect(self, peer: str) -> None:
@@ -158,11 +166,19 @@ class Ballot:
         if commit_digest == digest and is_signed_by(peer, message, signature):
             self._votes[peer] = Vote(peer, signature)
 
+    def give_up(self) -> None:
+        """This coordinator has promised a higher ballot."""
+        self._failed = True
+
     # decisions out
+
+    @property
+    def is_over(self) -> bool:
+        return self.decided is not None or self._failed
 
     def advance(self, now: float, wall_ms: int) -> list[Action]:
         """All that is to be done now. Call it after each message and at `wakes_at`."""
-        if self.decided or self._failed:
+        if self.is_over:
             return []
         actions: list[Action] = []
         if self.plan is None and self.proposal is None:
@@ -177,11 +193,11 @@ class Ballot:
 
     def wakes_at(self) -> float | None:
         """When `advance` has something to do though no message comes."""
-        if self.decided or self.proposal or self._failed:
+        if self.is_over or self.proposal:
             return None
         if self.plan is None:
             return None if self._opened_at is None else self._opened_at + self.pacing.patience
-        waits = [part.expires_at for part in self._parts if part.sealed is None]
+        waits = [part.expires_at for part in self._parts if not part.is_held and not part.is_fetching]
         return min(waits) if waits else None
 
     @property
@@ -198,9 +214,13 @@ class Ballot:
         present = {peer for peer in self.knocks if peer not in self._gone}
         if not council.is_majority(present):
             return actions
+        if self._voted_here and self.me not in self.knocks:
+            return actions  # the promises must show the vote that is to be adopted
         for peer in list(self._strangers):
             del self._strangers[peer]
-            actions.append(Refuse(peer, "your state is not the swarm's"))
+            actions.append(Refuse(peer))
+        if self._adopting is None:
+            self._promises = tuple(self.knocks[peer] for peer in council.members if peer in self.knocks)
         if must := self._must_adopt():
             return actions + self._adopt(must)
         if self.num_contributions < self.view.rules.rounds.minimum_workers or self._opened_at is None:
@@ -212,10 +232,16 @@ class Ballot:
         assert self.plan is not None
         return [*actions, SendPlan(self.plan)]
 
+    @property
+    def _voted_here(self) -> bool:
+        """Before a restart this coordinator has voted at this very ballot, for a proposal of its own."""
+        return self.own_vote is not None and self.own_vote.ballot == self.ballot
+
     def _must_adopt(self) -> bytes | None:
-        if self.own_vote is not None and self.own_vote.ballot == self.ballot:
+        if self._voted_here:
+            assert self.own_vote is not None
             return self.own_vote.commit_bytes  # one commit a ballot, also after a restart
-        return adopted(self.view, list(self.knocks.values())) if self.ballot > 0 else None
+        return adopted(self.view, self.ballot, self._promises) if self.ballot > 0 else None
 
     def _adopt(self, commit_bytes: bytes) -> list[Action]:
         """Propose a reported commit unchanged, once its parts are here. A part that is nowhere ends this ballot."""
@@ -270,7 +296,7 @@ class Ballot:
                 part.is_held = True
             elif part.sealed.result_hash in self._unavailable:
                 failed.append(index)
-            elif part.reducer in self._gone and not part.is_fetching:
+            elif (part.reducer in self._gone or now >= part.expires_at) and not part.is_fetching:
                 part.is_fetching = True
                 actions.append(FetchPart(index, part.sealed.result_hash))
         if failed:
@@ -304,8 +330,8 @@ class Ballot:
         return [SendPlan(self.plan)]
 
     def _propose(self, commit_bytes: bytes) -> SendProposal:
-        promises = [self.knocks[peer].frame for peer in self.view.council.members if peer in self.knocks]
-        self.proposal = Propose(commit_bytes, tuple(promises) if self.ballot > 0 else ())
+        promises = tuple(signed.frame for signed in self._promises)
+        self.proposal = Propose(commit_bytes, promises if self.ballot > 0 else ())
         return SendProposal(self.proposal)
 
     def _commit(self, wall_ms: int) -> Commit:

@@ -1,13 +1,75 @@
 """What a peer checks before it votes for a commit, and before it believes that one is decided."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from swarm_diloco.diloco.ledger import MAX_DURATION_MS, Commit, Header, Kind, Member, listed_values, vote_message
 from swarm_diloco.errors import RecordError
 from swarm_diloco.network.identity import is_signed_by
-from swarm_diloco.network.wire import Knock, Propose, Signed
-from swarm_diloco.rounds.decision.voter import View, adopted
+from swarm_diloco.network.messages import Knock, Plan, Propose, VoteCast
+from swarm_diloco.network.wire import Signed
+from swarm_diloco.rounds.decision.voter import View
 from swarm_diloco.rounds.settings import RunRules
+
+MAX_ATTEMPTS = 3  # of one part in one ballot
+
+
+def adopted(view: View, ballot: int, knocks: Sequence[Signed]) -> bytes | None:
+    """The commit that a proposal of `ballot` must repeat, or None when it is free.
+
+    Of the votes that the council's knocks report it is the one of the highest ballot. What no honest peer can have
+    voted for (another chain's commit, one that breaks a rule) does not count.
+    """
+    best: VoteCast | None = None
+    for signed in knocks:
+        cast = signed.message.vote if isinstance(signed.message, Knock) else None
+        if cast is None or cast.ballot > ballot or signed.sender not in view.council.members:
+            continue
+        if best is not None and (cast.ballot, cast.commit_bytes) <= (best.ballot, best.commit_bytes):
+            continue
+        with suppress(RecordError):
+            check_commit(view, Commit.decode(cast.commit_bytes))
+            best = cast
+    return best.commit_bytes if best else None
+
+
+def _is_promise(view: View, ballot: int, signed: Signed) -> bool:
+    """Whether the message is a knock at this very ballot, on my chain."""
+    return (
+        isinstance(signed.message, Knock)
+        and (signed.round, signed.ballot) == (view.round, ballot)
+        and signed.head.digest == view.prev
+    )
+
+
+def check_plan(view: View, plan: Plan, former: Plan | None, own: Signed) -> None:
+    """What a member checks of its coordinator's plan; `former` is this ballot's plan so far. Raises RecordError."""
+    rules, knock = view.rules, own.message
+    assert isinstance(knock, Knock)
+    weights = dict(plan.members)
+    if len(weights) != len(plan.members) or len(weights) > rules.rounds.group_limit:
+        raise RecordError("plan: a member twice, or more than the group may have")
+    if (
+        weights.get(own.sender, knock.weight) != knock.weight
+        or max(weights.values(), default=0) > rules.rounds.maximum_weight
+    ):
+        raise RecordError("plan: a weight is not as it was knocked")
+    if len(plan.parts) != len(rules.part_sizes(view.fragment)):
+        raise RecordError(f"plan: {len(plan.parts)} parts, not the fragment's")
+    longest = max(rules.rounds.deadline_seconds, rules.rounds.deadline_ceiling_seconds)
+    if not plan.close_in_ms <= plan.deadline_in_ms <= longest * 1000:
+        raise RecordError("plan: its deadline is past the manifest's limit")
+    workers = sum(1 << index for index, (_, weight) in enumerate(plan.members) if weight)
+    for part in plan.parts:
+        senders = int.from_bytes(part.senders, "little")
+        if not senders or senders & ~workers or part.attempt >= MAX_ATTEMPTS:
+            raise RecordError(
+                "plan: a part without senders, with a sender that has no weight, or with an attempt too many"
+            )
+    if former is not None:
+        attempts = [(old.attempt, new.attempt) for old, new in zip(former.parts, plan.parts, strict=True)]
+        if plan.members != former.members or any(new < old for old, new in attempts) or plan.parts == former.parts:
+            raise RecordError("plan: it is to differ from the former one in the failed parts alone")
 
 
 def check_proposal(
@@ -18,20 +80,19 @@ def check_proposal(
     `promises` are the proposal's knocks, signatures verified; `own` is this peer's knock at any ballot of the round.
     Raises RecordError with the rule that is broken.
     """
+    must: bytes | None = None
     if ballot > 0:
-        knocked = {
-            signed.sender
-            for signed in promises
-            if isinstance(signed.message, Knock) and (signed.round, signed.ballot) == (view.round, ballot)
-        }
-        if not view.council.is_majority(knocked):
+        promises = [signed for signed in promises if _is_promise(view, ballot, signed)]
+        if not view.council.is_majority({signed.sender for signed in promises}):
             raise RecordError("proposal: no majority has promised its ballot")
-        must = adopted(view, promises)
+        must = adopted(view, ballot, promises)
         if must is not None and must != proposal.commit_bytes:
             raise RecordError("proposal: a vote that must be adopted is passed over")
     commit = Commit.decode(proposal.commit_bytes)
     check_commit(view, commit)
-    if own is not None and isinstance(own.message, Knock) and not _is_as_knocked(commit.member(own.sender), own):
+    # An adopted commit may be decided already, by votes that nobody here has seen, and may list an earlier knock of
+    # mine, from before a restart.
+    if must is None and own is not None and not _is_as_knocked(commit.member(own.sender), own):
         raise RecordError("proposal: my entry is not as I knocked")
     return commit
 
@@ -52,6 +113,10 @@ def check_commit(view: View, commit: Commit) -> None:
         raise RecordError(f"commit {commit.round}: a vote cannot decide a {commit.kind.name.lower()} commit")
     if not view.council.is_majority({member.peer for member in commit.members}):
         raise RecordError(f"commit {commit.round}: no majority of the council is among its members")
+    if commit.absorbs is not None or commit.lever:
+        raise RecordError(f"commit {commit.round}: it carries what comes with a later version")
+    if commit.next_due_ms and rules.schedule.pace == "steps":
+        raise RecordError(f"commit {commit.round}: with pace steps no round is due by the clock")
     if len(commit.members) > rules.rounds.group_limit or commit.next_due_ms > MAX_DURATION_MS:
         raise RecordError(f"commit {commit.round}: its group or its period is past the manifest's limit")
     for member in commit.members:
@@ -75,7 +140,7 @@ def _check_parts(rules: RunRules, commit: Commit) -> None:
         if not listed or 0 in listed or sum(listed) != part.weight_sum:
             raise RecordError(f"commit {commit.round}: a part's weights are not its senders'")
     for member in commit.members:
-        if member.ranges and not listed_values(commit, member.peer, sizes):
+        if (member.tokens or member.ranges) and not listed_values(commit, member.peer, sizes):
             raise RecordError(f"commit {commit.round}: {member.peer} is credited and in no part")
 
 
@@ -102,7 +167,8 @@ def check_certificate(view: View, header: Header) -> Commit:
     commit = header.commit()
     if header.degraded:
         raise RecordError(f"commit {commit.round}: degraded certificates come with a later version")
-    if (commit.run, commit.round, commit.prev) != (view.rules.run_id, view.round, view.prev):
+    followed = (view.rules.run_id, view.round, view.fragment, view.prev)
+    if (commit.run, commit.round, commit.fragment, commit.prev) != followed:
         raise RecordError(f"commit {commit.round}: it does not follow commit {view.round - 1} of my log")
     message = vote_message(view.rules.run_id, commit.round, header.ballot, header.digest)
     voters = {vote.peer for vote in header.votes if vote.peer in view.council.members}

@@ -14,7 +14,8 @@ from swarm_diloco.diloco.ledger import (
     PartRecord,
     is_in_bitmap,
 )
-from swarm_diloco.network.wire import Knock, Sealed, Signed
+from swarm_diloco.network.messages import Knock, Sealed
+from swarm_diloco.network.wire import Signed
 from swarm_diloco.rounds.decision.voter import View
 from swarm_diloco.rounds.settings import RunRules
 

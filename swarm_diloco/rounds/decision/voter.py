@@ -1,11 +1,10 @@
 """What a peer knows of a round, and what it must remember to be trusted: its promises and votes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from swarm_diloco.diloco.ledger import Commit
 from swarm_diloco.diloco.records import Field, pack, unpack
-from swarm_diloco.network.wire import Knock, Signed, VoteCast
+from swarm_diloco.network.messages import VoteCast
 from swarm_diloco.rounds.council import Council
 from swarm_diloco.rounds.settings import RunRules
 
@@ -86,13 +85,3 @@ class Voter:
             voter._votes[round_, prev] = cast
         fields.end()
         return voter
-
-
-def adopted(view: View, knocks: Sequence[Signed]) -> bytes | None:
-    """The reported commit of the highest ballot that follows from our chain, or None when nobody voted."""
-    best: VoteCast | None = None
-    for signed in knocks:
-        cast = signed.message.vote if isinstance(signed.message, Knock) else None
-        if cast and (best is None or cast.ballot > best.ballot) and Commit.decode(cast.commit_bytes).prev == view.prev:
-            best = cast
-    return best.commit_bytes if best else None
