@@ -8,18 +8,21 @@ from pathlib import Path
 import pytest
 
 from swarm_diloco.diloco.ledger import Commit, Evaluation, Kind, Member, PartRecord
-from swarm_diloco.network.wire import (KINDS)
+from swarm_diloco.network.wire import KINDS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
+SOURCE = re.compile(r"`((?:swarm_diloco|client|bootstrap|tests|diloco|network|rounds|training)/[\w/]*(?:\.py)?)`")
 PROTOCOL = (ROOT / "docs" / "protocol.md").read_text()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_what_a_page_links_to_is_there(page: Path) -> None:
+def test_what_a_page_links_to_or_names_is_there(page: Path) -> None:
     for target in LINK.findall(page.read_text()):
         assert (page.parent / target).exists(), target
+    for source in SOURCE.findall(page.read_text()):
+        assert (ROOT / source).exists() or (ROOT / "swarm_diloco" / source).exists(), source
 
 
 def test_the_settings_are_those_of_the_code() -> None:

@@ -4,8 +4,8 @@ A member opens one two-way stream to each reducer: its encoded parts go out on i
 reducer keeps what comes encoded, closes a part when all planned senders are in or gone or time is up, sums in plan
 order, encodes **once**, and sends the same bytes to all; its own value is decoded from those bytes too.
 
-Frames: the dialler's first is [1, round, D_{r−1}]; then [part, attempt, hash, bytes] both ways; the dialler ends with
-an empty frame, after which the reducer may close. An end of stream before that is a failure, and dialled again.
+Frames: the dialler's first is [1, round, ballot, D_{r−1}]; then [part, attempt, hash, bytes] both ways; the dialler
+ends with an empty frame, after which the reducer may close. An end of stream before that is a failure, and dialled again.
 """
 
 import asyncio
@@ -20,14 +20,18 @@ from swarm_diloco.diloco.records import hash_of, pack, unpack
 from swarm_diloco.diloco.schedule import fragment_of_round
 from swarm_diloco.errors import NetworkError, RecordError
 from swarm_diloco.network.interface import MAX_FRAME_BYTES, Network, Stream
-from swarm_diloco.network.messages import Plan, Sealed
+from swarm_diloco.network.messages import MAX_BALLOT, Plan, Sealed
 from swarm_diloco.rounds.log import PartStore
 from swarm_diloco.rounds.settings import RunRules
+from swarm_diloco.rounds.tasks import Tasks, until_first
 
 HELLO_VERSION = 1
 HELLO_SECONDS = 10.0
 DIAL_TRIES = 3
 RETRY_SECONDS = 0.5
+CODEC_ROOM = 2.0  # a mean is no longer than the longest contribution; its codec may add a little
+
+Key = tuple[int, int]  # part, attempt
 
 
 def parts_protocol(rules: RunRules) -> str:
@@ -37,16 +41,17 @@ def parts_protocol(rules: RunRules) -> str:
 @dataclass(frozen=True, slots=True)
 class Hello:
     round: int
+    ballot: int
     prev: bytes
 
     def encode(self) -> bytes:
-        return pack([HELLO_VERSION, self.round, self.prev])
+        return pack([HELLO_VERSION, self.round, self.ballot, self.prev])
 
     @classmethod
     def decode(cls, data: bytes) -> "Hello":
         fields = unpack(data, "parts hello", limit_bytes=256)
         fields.version(HELLO_VERSION)
-        hello = cls(fields.integer(), fields.hash_())
+        hello = cls(fields.integer(), fields.integer(maximum=MAX_BALLOT), fields.hash_())
         fields.end()
         return hello
 
@@ -91,10 +96,11 @@ class Traffic:
 
 
 class Butterfly:
-    """One member's share of one round's exchange, from its first plan until the round is decided.
+    """One member's share of the exchange of one ballot, from its first plan until the round is decided.
 
     `encoded` are this member's parts, or None without a contribution. `on_sealed` is called for each part averaged
-    here, `on_held` for each averaged part whose bytes are here now (in `parts`). Cancelling `run` ends all.
+    here, `on_held` for each averaged part whose bytes are here now (in `parts`). Cancelling `run` ends all. Plans are
+    checked by the caller.
     """
 
     def __init__(
@@ -103,82 +109,89 @@ class Butterfly:
         rules: RunRules,
         *,
         round_: int,
+        ballot: int,
         prev: bytes,
         encoded: Sequence[bytes] | None,
         parts: PartStore,
+        traffic: Traffic,
         on_sealed: Callable[[Sealed], None],
         on_held: Callable[[bytes], None],
     ) -> None:
-        self.traffic = Traffic()
         self.refused: dict[str, str] = {}  # sender -> why its part was not taken
         self._network = network
         self._rules = rules
         self._fragment = fragment_of_round(round_, rules.num_fragments)
-        self._hello = Hello(round_, prev)
+        self._hello = Hello(round_, ballot, prev)
         self._encoded = encoded
         self._parts = parts
+        self._traffic = traffic
         self._on_sealed = on_sealed
         self._on_held = on_held
         self._plan: Plan | None = None
-        self._planned = asyncio.Event()
         self._gone: set[str] = set()
-        self._reductions: dict[tuple[int, int], _Reduction] = {}
-        self._sealed: dict[tuple[int, int], bytes] = {}  # averaged here -> its hash
-        self._outgoing: dict[str, asyncio.Queue[tuple[int, int]]] = {}  # reducer -> (part, attempt) to send there
-        self._awaited: dict[str, set[tuple[int, int]]] = {}  # reducer -> (part, attempt) to come from there
-        self._exchanges: dict[str, asyncio.Task[None]] = {}
-        self._listeners: list[asyncio.Queue[tuple[int, int]]] = []
-        self._tasks: asyncio.TaskGroup | None = None
+        self._reductions: dict[Key, _Reduction] = {}
+        self._sealed: dict[Key, bytes] = {}  # averaged here or received -> its hash
+        self._to_send: dict[str, list[Key]] = {}  # reducer -> what is planned to go there
+        self._planned_more = asyncio.Event()  # replaced at each plan
+        self._awaited: dict[str, set[Key]] = {}  # reducer -> what is to come from there
+        self._exchanges: dict[str, asyncio.Task[None] | None] = {}
+        self._listeners: dict[asyncio.Queue[Key], str] = {}  # one for each stream that a member has opened
+        self._tasks = Tasks()
 
     async def run(self) -> None:
         """Work until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
-            if self._plan is not None:
-                self._act_on(self._plan)
-            await asyncio.Event().wait()
+        await self._tasks.run(self._begin())
+
+    async def _begin(self) -> None:
+        if self._plan is not None:
+            self._act_on(self._plan)
+        await asyncio.Event().wait()
 
     def follow_plan(self, plan: Plan) -> None:
         """Take the coordinator's plan, or a later one in which failed parts have another reducer."""
         self._plan = plan
-        self._planned.set()
-        if self._tasks is not None:
+        if self._tasks.is_open:
             self._act_on(plan)
 
     def _act_on(self, plan: Plan) -> None:
-        assert self._tasks is not None
         me = self._network.peer
         peers = [peer for peer, _ in plan.members]
         if me not in peers:
             return
-        index = peers.index(me)
         for part, planned in enumerate(plan.parts):
             key, reducer = (part, planned.attempt), peers[planned.reducer]
             senders = {peer for i, peer in enumerate(peers) if is_in_bitmap(planned.senders, i)}
             if reducer == me and key not in self._reductions:
                 self._reductions[key] = _Reduction(senders)
-                self._tasks.create_task(self._close_later(key, plan.close_in_ms / 1000))
+                self._tasks.start(self._close_later(key, plan.close_in_ms / 1000))
                 if me in senders and self._encoded is not None:
                     self._reductions[key].inputs[me] = self._encoded[part]
                 self._close_if_complete(key)
             elif reducer != me and key not in self._awaited.setdefault(reducer, set()):
                 self._awaited[reducer].add(key)
-                outgoing = self._outgoing.setdefault(reducer, asyncio.Queue())
-                if is_in_bitmap(planned.senders, index) and self._encoded is not None:
-                    outgoing.put_nowait(key)
-                exchange = self._exchanges.get(reducer)
-                if exchange is None or exchange.done():
-                    self._exchanges[reducer] = self._tasks.create_task(self._exchange_with(reducer))
+                if me in senders and self._encoded is not None:
+                    self._to_send.setdefault(reducer, []).append(key)
+        for reducer in self._awaited:
+            exchange = self._exchanges.get(reducer)
+            if self._missing(reducer) and (exchange is None or exchange.done()):
+                self._exchanges[reducer] = self._tasks.start(self._exchange_with(reducer))
+        self._planned_more.set()
+        self._planned_more = asyncio.Event()
+
+    def _missing(self, reducer: str) -> set[Key]:
+        return {key for key in self._awaited[reducer] if key not in self._sealed}
 
     # --- as a member
 
     async def _exchange_with(self, reducer: str) -> None:
-        """Send my parts to one reducer and take its results; a broken stream is dialled again."""
-        for attempt in range(DIAL_TRIES):
-            with suppress(NetworkError, RecordError):
+        """Send my parts to one reducer and take its results; a broken stream is dialled again, with all of them."""
+        num_failures = 0
+        while self._missing(reducer) and num_failures < DIAL_TRIES:
+            try:
                 await self._exchange_once(reducer)
-                return
-            await asyncio.sleep(RETRY_SECONDS * 2**attempt)
+            except (NetworkError, RecordError):
+                await asyncio.sleep(RETRY_SECONDS * 2**num_failures)
+                num_failures += 1
 
     async def _exchange_once(self, reducer: str) -> None:
         stream = await self._network.dial(
@@ -186,17 +199,10 @@ class Butterfly:
         )
         try:
             await stream.send(self._hello.encode(), timeout_seconds=self._limit)
-            async with asyncio.TaskGroup() as tasks:
-                sending = tasks.create_task(self._send_parts(stream, reducer))
-                await self._take_results(stream, reducer)
-                sending.cancel()
+            await until_first(self._take_results(stream, reducer), self._send_parts(stream, reducer))
             await stream.send(b"", timeout_seconds=self._limit)
             with suppress(NetworkError):
                 await stream.receive(timeout_seconds=HELLO_SECONDS)  # its close: all was read
-        except* NetworkError as errors:
-            raise errors.exceptions[0] from None
-        except* RecordError as errors:
-            raise errors.exceptions[0] from None
         finally:
             await stream.close()
 
@@ -207,36 +213,33 @@ class Butterfly:
         return self._plan.deadline_in_ms / 1000
 
     async def _send_parts(self, stream: Stream, reducer: str) -> None:
-        queue = self._outgoing[reducer]
-        sent: list[tuple[int, int]] = []
-        try:
-            while True:
-                key = await queue.get()
-                sent.append(key)
+        """Every part planned for there, also what a stream before this one may have brought: it counts once."""
+        num_sent = 0
+        while True:
+            more, planned = self._planned_more, self._to_send.get(reducer, [])
+            for key in planned[num_sent:]:
                 assert self._encoded is not None
-                frame = PartFrame(*key, self._encoded[key[0]]).encode()
-                started = asyncio.get_running_loop().time()
-                await stream.send(frame, timeout_seconds=self._limit)
-                self.traffic.sending_seconds += asyncio.get_running_loop().time() - started
-                self.traffic.sent_bytes += len(frame)
-        except NetworkError:
-            for key in sent:  # another stream starts anew: a part that came twice counts once
-                queue.put_nowait(key)
-            raise
+                if key not in self._sealed:
+                    frame = PartFrame(*key, self._encoded[key[0]]).encode()
+                    started = asyncio.get_running_loop().time()
+                    await stream.send(frame, timeout_seconds=self._limit)
+                    self._traffic.sending_seconds += asyncio.get_running_loop().time() - started
+                    self._traffic.sent_bytes += len(frame)
+                num_sent += 1
+            if num_sent == len(planned):
+                await more.wait()
 
     async def _take_results(self, stream: Stream, reducer: str) -> None:
-        while True:
-            missing = {key for key in self._awaited[reducer] if key not in self._sealed}
-            if not missing:
-                return
+        while missing := self._missing(reducer):
             frame = PartFrame.decode(await stream.receive(timeout_seconds=self._limit))
             key = (frame.part, frame.attempt)
             if key not in missing:
                 raise RecordError(f"{reducer} sent part {key}, which it was not asked for")
-            self.traffic.received_bytes += len(frame.data)
+            check_result(self._rules, self._fragment, frame.part, frame.data)
+            self._traffic.received_bytes += len(frame.data)
             self._hold(key, frame.data)
 
-    def _hold(self, key: tuple[int, int], data: bytes) -> None:
+    def _hold(self, key: Key, data: bytes) -> None:
         self._sealed[key] = self._parts.hold(data)
         self._on_held(self._sealed[key])
 
@@ -244,49 +247,48 @@ class Butterfly:
 
     async def accept(self, stream: Stream) -> None:
         """A member's stream, its hello read. Returns when the member has all it came for, or is gone."""
-        listener: asyncio.Queue[tuple[int, int]] = asyncio.Queue()
+        if self._plan is None or stream.peer not in dict(self._plan.members):
+            return
+        if list(self._listeners.values()).count(stream.peer) >= DIAL_TRIES:
+            return
+        listener: asyncio.Queue[Key] = asyncio.Queue()
+        for key in self._sealed:
+            if key in self._reductions:
+                listener.put_nowait(key)
+        self._listeners[listener] = stream.peer
+        self._gone.discard(stream.peer)
         try:
-            async with asyncio.timeout(self._rules.rounds.deadline_seconds):
-                await self._planned.wait()
-            for key in self._sealed:
-                if key in self._reductions:
-                    listener.put_nowait(key)
-            self._listeners.append(listener)
-            async with asyncio.TaskGroup() as tasks:
-                sending = tasks.create_task(self._send_results(stream, listener))
-                await self._take_inputs(stream)
-                sending.cancel()
-        except* (NetworkError, RecordError) as errors:
-            reason = errors.exceptions[0]
-            if isinstance(reason, RecordError):
-                self.refused[stream.peer] = str(reason)
+            await until_first(self._take_inputs(stream), self._send_results(stream, listener))
+        except (NetworkError, RecordError) as error:
+            if isinstance(error, RecordError):
+                self.refused[stream.peer] = str(error)
             self._lost(stream.peer)
-        except* TimeoutError:
-            pass  # no plan came: the round is another coordinator's
         finally:
-            if listener in self._listeners:
-                self._listeners.remove(listener)
+            del self._listeners[listener]
 
     async def _take_inputs(self, stream: Stream) -> None:
+        taken: set[Key] = set()
         while frame := await stream.receive(timeout_seconds=self._limit + HELLO_SECONDS):
             part = PartFrame.decode(frame)
             key = (part.part, part.attempt)
             reduction = self._reductions.get(key)
-            if reduction is None or stream.peer not in reduction.senders:
-                raise RecordError(f"part {part.part}, attempt {part.attempt}: not planned here")
+            if reduction is None or stream.peer not in reduction.senders or key in taken:
+                raise RecordError(f"part {part.part}, attempt {part.attempt}: not planned here, or sent twice")
+            taken.add(key)
             _check_input(self._rules, self._rules.upload, part, self._rules.part_sizes(self._fragment)[part.part])
-            self.traffic.received_bytes += len(part.data)
+            self._traffic.received_bytes += len(part.data)
             if not reduction.is_closed:
                 reduction.inputs.setdefault(stream.peer, part.data)
                 self._close_if_complete(key)
 
-    async def _send_results(self, stream: Stream, ready: asyncio.Queue[tuple[int, int]]) -> None:
+    async def _send_results(self, stream: Stream, ready: asyncio.Queue[Key]) -> None:
         while True:
             key = await ready.get()
             data = self._parts.get(self._sealed[key])
-            assert data is not None
+            if data is None:
+                raise RecordError("this exchange is over")  # the round was decided with other parts
             await stream.send(PartFrame(*key, data).encode(), timeout_seconds=self._limit)
-            self.traffic.sent_bytes += len(data)
+            self._traffic.sent_bytes += len(data)
 
     def _lost(self, peer: str) -> None:
         """Wait no longer for what this sender has not sent."""
@@ -294,23 +296,23 @@ class Butterfly:
         for key in list(self._reductions):
             self._close_if_complete(key)
 
-    async def _close_later(self, key: tuple[int, int], seconds: float) -> None:
+    async def _close_later(self, key: Key, seconds: float) -> None:
         await asyncio.sleep(seconds)
         self._close(key)
 
-    def _close_if_complete(self, key: tuple[int, int]) -> None:
+    def _close_if_complete(self, key: Key) -> None:
         reduction = self._reductions[key]
         if all(peer in reduction.inputs or peer in self._gone for peer in reduction.senders):
             self._close(key)
 
-    def _close(self, key: tuple[int, int]) -> None:
+    def _close(self, key: Key) -> None:
         reduction = self._reductions[key]
-        if reduction.is_closed or not reduction.inputs or self._tasks is None:
+        if reduction.is_closed or not reduction.inputs or not self._tasks.is_open:
             return  # a part that nobody sent is not sealed; its coordinator notices
         reduction.is_closed = True
-        self._tasks.create_task(self._reduce(key, reduction))
+        self._tasks.start(self._reduce(key, reduction))
 
-    async def _reduce(self, key: tuple[int, int], reduction: _Reduction) -> None:
+    async def _reduce(self, key: Key, reduction: _Reduction) -> None:
         assert self._plan is not None
         num_values = self._rules.part_sizes(self._fragment)[key[0]]
         order = [i for i, (peer, _) in enumerate(self._plan.members) if peer in reduction.inputs]
@@ -333,3 +335,10 @@ def _check_input(rules: RunRules, codec: Codec, part: PartFrame, num_values: int
     norm = codec.check(part.data, num_values)
     if norm > rules.rounds.maximum_norm:
         raise RecordError(f"part {part.part}: its norm {norm:.3g} is past the manifest's limit")
+
+
+def check_result(rules: RunRules, fragment: int, part: int, data: bytes) -> None:
+    """Whether these bytes can be an averaged part: size, codec, finiteness, norm. Raises RecordError."""
+    norm = rules.download.check(data, rules.part_sizes(fragment)[part])
+    if norm > rules.rounds.maximum_norm * CODEC_ROOM:
+        raise RecordError(f"part {part}: the mean's norm {norm:.3g} is past the manifest's limit")

@@ -21,6 +21,7 @@ from swarm_diloco.network.messages import (
     Waiting,
 )
 from swarm_diloco.network.wire import Signed, read_signed
+from swarm_diloco.rounds.butterfly import check_result
 from swarm_diloco.rounds.decision.ballot import (
     Action,
     Ballot,
@@ -36,7 +37,7 @@ from swarm_diloco.rounds.decision.voter import View
 from swarm_diloco.rounds.participant import Participant
 from swarm_diloco.rounds.settings import RunRules
 from swarm_diloco.rounds.tasks import Tasks, end
-from swarm_diloco.rounds.voting import check_result, vote_for
+from swarm_diloco.rounds.voting import vote_for
 
 MAX_QUEUED = 64  # messages to one peer; one that takes none for so long is let go
 PROBE_SECONDS = 3.0

@@ -24,6 +24,7 @@ from swarm_diloco.rounds.follower import Applied, Follower
 from swarm_diloco.rounds.participant import Participant
 from swarm_diloco.rounds.session import Session, control_protocol
 from swarm_diloco.rounds.settings import RunRules
+from swarm_diloco.rounds.tasks import until_first
 from swarm_diloco.status import RoundStatus
 
 BYE_SECONDS = 5.0
@@ -36,6 +37,7 @@ class Outcome:
     round: int  # the round that was decided
     listed: float  # fraction of the fragment's values that it is in; 0: it must be brought again
     newest: int  # the round whose θ the replica has now
+    credited_tokens: int = 0  # of this peer, in that round
 
 
 class Engine:
@@ -92,9 +94,12 @@ class Engine:
         while self.follower.replica.round < round_:
             await self._session_changed.wait()
         commit = self.follower.log.commit(round_)
-        sizes = self.rules.part_sizes(commit.fragment)
+        entry, sizes = commit.member(self._network.peer), self.rules.part_sizes(commit.fragment)
         listed = listed_values(commit, self._network.peer, sizes) / sum(sizes)
-        return Outcome(round_, listed, self.follower.replica.round)
+        if entry is not None and entry.knock_hash not in session.knock_hashes:
+            # It took what this peer knocked with before a restart: of this contribution so many tokens are credited.
+            listed = min(1.0, entry.tokens / contribution.tokens) if contribution.tokens else 0.0
+        return Outcome(round_, listed, self.follower.replica.round, entry.tokens if entry else 0)
 
     async def leave(self) -> None:
         """Say bye to the coordinator, so that nobody waits for this peer. Bounded; a bye that fails costs a wait."""
@@ -121,7 +126,7 @@ class Engine:
         )
 
     def _traffic(self) -> tuple[int, int]:
-        now = self._session.traffic if self._session else Traffic()
+        now = self._session.exchange.traffic if self._session else Traffic()
         return self._past_traffic[0] + now.sent_bytes, self._past_traffic[1] + now.received_bytes
 
     # --- the rounds
@@ -135,12 +140,7 @@ class Engine:
         await self._network.serve(control_protocol(self.rules), self._on_control)
         await self._network.serve(parts_protocol(self.rules), self._on_parts)
         await self._network.serve(ping_protocol(self.rules), _answer_ping)
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self.follower.follow(lambda: self._participant.donors))
-                tasks.create_task(self._play())
-        except* SwarmDilocoError as errors:
-            raise _first(errors) from None
+        await until_first(self.follower.follow(lambda: self._participant.donors), self._play())
 
     async def _play(self) -> None:
         """Round after round."""
@@ -239,11 +239,11 @@ class Engine:
             return
         try:
             async with asyncio.timeout(self.rules.rounds.deadline_seconds):
-                await session.planned.wait()
+                butterfly = await session.exchange.at(hello.ballot)
         except TimeoutError:
             return
-        assert session.butterfly is not None
-        await session.butterfly.accept(stream)
+        if butterfly is not None:
+            await butterfly.accept(stream)
 
 
 FATAL = (13, 17)  # DiskError, StateError: waiting does not help
@@ -251,8 +251,3 @@ FATAL = (13, 17)  # DiskError, StateError: waiting does not help
 
 async def _answer_ping(_stream: Stream) -> None:
     """The stream's opening was the answer."""
-
-
-def _first(group: BaseExceptionGroup[SwarmDilocoError]) -> SwarmDilocoError:
-    error = group.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error

@@ -4,10 +4,9 @@ idle → knocked(b) → planned(b, a) → sending → holding → voted(b) → d
 """
 
 import asyncio
-from collections.abc import Sequence
 from contextlib import suppress
 
-from swarm_diloco.diloco.ledger import Header, digest_of
+from swarm_diloco.diloco.ledger import Commit, Header
 from swarm_diloco.errors import DataError, NetworkError, RecordError, StateError, StreamTimeout
 from swarm_diloco.network.interface import Stream
 from swarm_diloco.network.messages import (
@@ -20,6 +19,7 @@ from swarm_diloco.network.messages import (
     Knock,
     Message,
     NotMe,
+    OtherState,
     Plan,
     Promised,
     Propose,
@@ -28,17 +28,19 @@ from swarm_diloco.network.messages import (
     Waiting,
 )
 from swarm_diloco.network.wire import Signed, read_signed
-from swarm_diloco.rounds.butterfly import Butterfly, Traffic
-from swarm_diloco.rounds.candidacy import Candidacy
+from swarm_diloco.rounds.candidacy import MAX_BALLOT_STEP, Candidacy
 from swarm_diloco.rounds.contribution import Contribution, encode_parts
-from swarm_diloco.rounds.decision.checks import check_proposal
+from swarm_diloco.rounds.exchange import Exchange
 from swarm_diloco.rounds.local_stream import local_pair
 from swarm_diloco.rounds.participant import Participant
 from swarm_diloco.rounds.settings import RunRules
+from swarm_diloco.rounds.shared_stream import SharedStream
+from swarm_diloco.rounds.tasks import Tasks, end
+from swarm_diloco.rounds.voting import vote_for
 
 DIAL_SECONDS = 5.0
 RETRY_SECONDS = 1.0
-AHEAD_TRIES = 5  # a candidate that lacks a commit gets so many retries to fetch it
+SAME_TRIES = 5  # a candidate that lacks a commit, or says that I do, gets so many retries
 DEADLINE_GROWTH = 1.5  # each ballot waits longer than the one before
 
 
@@ -60,25 +62,21 @@ class Session:
         self.view = participant.view()
         self.phase = "idle"
         self.waiting_for: tuple[int, int] | None = None  # workers here, workers needed
-        self.refused: str | None = None
-        self.planned = asyncio.Event()
-        self.butterfly: Butterfly | None = None
+        self.knock_hashes: set[bytes] = set()  # of what this session has knocked with
         self._participant = participant
+        self._tasks = Tasks()
+        self._candidacy = Candidacy(participant, self.view, on_begin=self._raise_ballot)
+        self.exchange = Exchange(participant, self.view, self._tasks, on_held=self._hold)
         self._ballot = participant.voter.promised(self.view)
         self._ballot_raised = asyncio.Event()
         self._contribution: Contribution | None = None
         self._encoded: list[bytes] | None = None
         self._is_ready = asyncio.Event()
-        self._candidacy = Candidacy(participant, self.view, on_begin=self._raise_ballot)
-        self._tasks: asyncio.TaskGroup | None = None
         self._part_held = asyncio.Event()
         self._own_knock: Signed | None = None
         self._member_streams: list[Stream] = []
-        self._plan: Plan | None = None
-        self._planned_at: float | None = None
-        self._exchange: asyncio.Task[None] | None = None
-        self._exchange_ballot: int | None = None
-        self._times_ahead = 0
+        self._num_same = 0  # knocks at one ballot again
+        self._other_state: set[str] = set()  # candidates that hold another state than this peer
 
     @property
     def round(self) -> int:
@@ -91,7 +89,8 @@ class Session:
     @property
     def plan_members(self) -> tuple[str, ...]:
         """Who is in the round, once a plan is known."""
-        return tuple(peer for peer, _ in self._plan.members) if self._plan else ()
+        plan = self.exchange.plan
+        return tuple(peer for peer, _ in plan.members) if plan else ()
 
     # --- what this peer brings
 
@@ -108,49 +107,42 @@ class Session:
         self._is_ready.set()
 
     @property
-    def traffic(self) -> Traffic:
-        """Parts moved in this round so far."""
-        return self.butterfly.traffic if self.butterfly else Traffic()
-
-    @property
     def has_contribution(self) -> bool:
         return self._contribution is not None
 
     async def run(self) -> None:
         """Until the round is in the log. Raises StateError, DiskError: both end this peer's part in the run."""
+        await self._tasks.run(self._until_decided())
         log = self._participant.follower.log
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                self._tasks = tasks
-                tasks.create_task(self._candidacy.run())
-                tasks.create_task(self._take_part_until_decided())
-                await self._participant.follower.wait_past(self.round - 1)
-                raise _RoundOver  # ends the coordinators and the exchange
-        except* _RoundOver:
-            pass
         self._candidacy.conclude(log.header_bytes(self.round))
         self._participant.voter.forget_before(log.head.round + 1)
         self._learn_from_it()
 
+    async def _until_decided(self) -> None:
+        self._tasks.start(self._candidacy.run())
+        self._tasks.start(self._take_part())
+        await self._participant.follower.wait_past(self.round - 1)
+
     def _learn_from_it(self) -> None:
         """What this round showed: how long rounds take, how fast this peer uploads."""
-        if self._planned_at is not None:
-            self._participant.attendance.decided(asyncio.get_running_loop().time() - self._planned_at)
-        traffic = self.traffic
+        if self.exchange.planned_at is not None:
+            self._participant.attendance.decided(asyncio.get_running_loop().time() - self.exchange.planned_at)
+        traffic = self.exchange.traffic
         if traffic.sending_seconds > 0.01 and traffic.sent_bytes > 2**16:
             self._participant.upload_kilobits = int(traffic.sent_bytes * 8 / 1000 / traffic.sending_seconds)
 
     async def leave(self) -> None:
         """Say bye to the coordinator: on the stream to it, or on one made for that."""
-        for stream in self._member_streams:
+        streams = list(self._member_streams)
+        for stream in streams:
             with suppress(NetworkError):
                 await self._send(stream, Bye())
-        if not self._member_streams:
+        if not streams:
             await self._tell_candidate(Bye())
 
     # --- as a member
 
-    async def _take_part_until_decided(self) -> None:
+    async def _take_part(self) -> None:
         await self.announce_newcomer()
         await self._is_ready.wait()
         wait = self.view.rules.rounds.deadline_seconds
@@ -162,7 +154,7 @@ class Session:
                 return
             except BallotFailed as failed:
                 self._raise_ballot(failed.ballot if failed.ballot is not None else ballot + 1)
-            except NetworkError:
+            except (NetworkError, RecordError):
                 self._raise_ballot(ballot + 1)
                 await asyncio.sleep(min(RETRY_SECONDS * (1 + ballot // len(self.view.council.candidates)), 10.0))
             wait = min(wait * DEADLINE_GROWTH, self.view.rules.rounds.deadline_ceiling_seconds)
@@ -170,9 +162,8 @@ class Session:
     async def announce_newcomer(self) -> None:
         """Ask to be waited for, if the log does not: else a newcomer in step with the others comes late for ever."""
         log, me = self._participant.follower.log, self._participant.identity.peer
-        candidate = self.view.council.candidate(self._ballot)
         is_listed = log.commit(log.head.round).member(me) is not None
-        if me == candidate or is_listed or not self._participant.is_training or self._is_ready.is_set():
+        if is_listed or not self._participant.is_training or self._is_ready.is_set():
             return
         await self._tell_candidate(Coming())
 
@@ -181,19 +172,23 @@ class Session:
         candidate = self.view.council.candidate(self._ballot)
         if candidate == self._participant.identity.peer:
             return
-        with suppress(NetworkError):
+        with suppress(NetworkError, RecordError):
             stream = await self._participant.network.dial(
                 candidate, control_protocol(self.view.rules), timeout_seconds=DIAL_SECONDS
             )
-            await self._send(stream, message)
-            with suppress(NetworkError):
+            try:
+                await self._send(stream, message)
                 await stream.receive(timeout_seconds=DIAL_SECONDS)  # its close: it was read
-            await stream.close()
+            finally:
+                await stream.close()
 
     def _raise_ballot(self, ballot: int) -> None:
+        ballot = min(ballot, self._ballot + MAX_BALLOT_STEP)
         if ballot > self._ballot:
             self._ballot = ballot
+            self._num_same = 0
             self._ballot_raised.set()
+            self._candidacy.raised(ballot)
 
     async def _knock_at(self, ballot: int, wait_seconds: float) -> None:
         """One ballot from knock to decided. Raises BallotFailed or NetworkError when it will not be decided here."""
@@ -212,25 +207,27 @@ class Session:
                 raise BallotFailed(self._ballot)
             await following
         finally:
-            for task in (beating, raised, following):
-                task.cancel()
-            await asyncio.gather(beating, raised, following, return_exceptions=True)
             self._member_streams.remove(stream)
+            await end((beating, raised, following))
             await stream.close()
 
     async def _open(self, candidate: str, ballot: int) -> Stream:
         knock = self._participant.sign(self.round, ballot, self._knock())
         self._own_knock = knock
+        self.knock_hashes.add(knock.hash_)
         if candidate == self._participant.identity.peer:
             mine, theirs = local_pair(candidate)
-            assert self._tasks is not None
-            self._tasks.create_task(self._candidacy.coordinator(ballot).attend(knock, theirs))
-            return mine
+            self._tasks.start(self._candidacy.coordinator(ballot).attend(knock, theirs))
+            return SharedStream(mine)
         stream = await self._participant.network.dial(
             candidate, control_protocol(self.view.rules), timeout_seconds=DIAL_SECONDS
         )
-        await stream.send(knock.frame, timeout_seconds=DIAL_SECONDS)
-        return stream
+        try:
+            await stream.send(knock.frame, timeout_seconds=DIAL_SECONDS)
+        except BaseException:
+            await stream.close()
+            raise
+        return SharedStream(stream)
 
     def _knock(self) -> Knock:
         participant, mine = self._participant, self._contribution
@@ -277,14 +274,14 @@ class Session:
                 if deadline is not None and loop.time() >= deadline:
                     raise BallotFailed from None
                 raise
-            signed = read_signed_or_fail(frame, self.view.rules.run_id, candidate)
+            signed = read_signed(frame, run=self.view.rules.run_id, sender=candidate)
             match signed.message:
                 case Plan() as plan:
-                    deadline = loop.time() + plan.deadline_in_ms / 1000
                     self._follow_plan(plan, stream, ballot)
+                    deadline = loop.time() + plan.deadline_in_ms / 1000
                 case Propose() as proposal:
-                    await self._consider(proposal, stream, ballot)
-                case Waiting(have, need):
+                    await self._consider(proposal, stream, ballot, deadline or loop.time() + wait_seconds)
+                case Waiting(have, need) if need == rounds.minimum_workers and have < need:
                     self.waiting_for = (have, need)
                     deadline = loop.time() + wait_seconds if self._contribution is not None else None
                 case Decided(header):
@@ -298,31 +295,39 @@ class Session:
         match message:
             case Behind(header):
                 await self._learn(header, candidate)
-                await asyncio.sleep(RETRY_SECONDS)
-                raise BallotFailed(ballot)
+                await self._knock_again(ballot)
             case Ahead():
-                self._times_ahead += 1
-                await asyncio.sleep(RETRY_SECONDS)
-                raise BallotFailed(ballot if self._times_ahead % AHEAD_TRIES else None)
+                await self._knock_again(ballot)
             case Promised(promised):
                 raise BallotFailed(max(promised, ballot + 1))
             case NotMe():
                 raise BallotFailed
+            case OtherState():
+                self._note_other_state(candidate)
+                await asyncio.sleep(RETRY_SECONDS)
+                raise BallotFailed
             case Refused(reason):
-                await self._refused(reason)
+                self.phase = f"refused: {reason}"
+                await asyncio.sleep(self.view.rules.rounds.deadline_seconds)
+                raise BallotFailed
             case _:
                 pass
 
-    async def _refused(self, reason: str) -> None:
-        if "state" in reason:
+    async def _knock_again(self, ballot: int) -> None:
+        """One of us lacks a commit, which will be put right soon; or the candidate lies: tries are counted."""
+        self._num_same += 1
+        await asyncio.sleep(RETRY_SECONDS)
+        raise BallotFailed(ballot if self._num_same < SAME_TRIES else None)
+
+    def _note_other_state(self, candidate: str) -> None:
+        """One candidate's word is not enough to stop for: its own state may be the broken one."""
+        self._other_state.add(candidate)
+        self.phase = "refused: another state"
+        if 2 * len(self._other_state) > len(self.view.council.candidates):
             raise StateError(
                 f"round {self.round}: the council's state is not this peer's. "
-                "Remove the run's folder (not the key) and join again"
+                "Remove snapshots/ from the run's folder (keep votes) and start again"
             )
-        self.refused = reason
-        self.phase = f"refused: {reason}"
-        await asyncio.sleep(self.view.rules.rounds.deadline_seconds)
-        raise BallotFailed
 
     async def _learn(self, header: bytes, candidate: str) -> None:
         holders = [candidate, *(peer for peer in self.plan_members if peer != candidate)]
@@ -334,39 +339,14 @@ class Session:
     # --- the exchange
 
     def _follow_plan(self, plan: Plan, stream: Stream, ballot: int) -> None:
-        self._plan = plan
+        assert self._own_knock is not None
+
+        def tell(sealed: Sealed) -> None:
+            self._tasks.start(self._tell(stream, sealed))
+
+        self.exchange.follow(plan, ballot=ballot, own=self._own_knock, encoded=self._encoded, tell=tell)
         self.waiting_for = None
-        if self._planned_at is None:
-            self._planned_at = asyncio.get_running_loop().time()
-        if self.butterfly is None or self._exchange_ballot != ballot:
-            self._start_exchange(stream, ballot)
-        assert self.butterfly is not None
         self.phase = "exchanging"
-        self.butterfly.follow_plan(plan)
-        self.planned.set()
-
-    def _start_exchange(self, stream: Stream, ballot: int) -> None:
-        """Each ballot has an exchange of its own; what the former one moved is kept by hash."""
-        assert self._tasks is not None
-        if self._exchange is not None:
-            self._exchange.cancel()
-
-        def tell_sealed(sealed: Sealed) -> None:
-            assert self._tasks is not None
-            self._tasks.create_task(self._tell(stream, sealed))
-
-        self._exchange_ballot = ballot
-        self.butterfly = Butterfly(
-            self._participant.network,
-            self.view.rules,
-            round_=self.round,
-            prev=self.view.prev,
-            encoded=self._encoded,
-            parts=self._participant.follower.log.parts,
-            on_sealed=tell_sealed,
-            on_held=self._hold,
-        )
-        self._exchange = self._tasks.create_task(self.butterfly.run())
 
     async def _tell(self, stream: Stream, message: Message) -> None:
         with suppress(NetworkError):
@@ -378,52 +358,40 @@ class Session:
 
     # --- the vote
 
-    async def _consider(self, proposal: Propose, stream: Stream, ballot: int) -> None:
+    async def _consider(self, proposal: Propose, stream: Stream, ballot: int, deadline: float) -> None:
         """Vote if this peer is of the council, the proposal is right and all its parts are on this disk."""
-        if self._participant.identity.peer not in self.view.council.members:
+        participant = self._participant
+        if participant.identity.peer not in self.view.council.members:
             return
         self.phase = "voting"
-        run = self.view.rules.run_id
         try:
-            promises = [read_signed(frame, run=run) for frame in proposal.promises]
-            commit = check_proposal(self.view, ballot, proposal, promises, self._own_knock)
-            await self._get_parts([part.result_hash for part in commit.parts])
-        except RecordError as error:
+            async with asyncio.timeout_at(deadline):
+                await self._wait_for_parts(Commit.decode(proposal.commit_bytes))
+                holders = self.plan_members or participant.donors
+                own = self._own_knock
+                cast = await vote_for(participant, self.view, ballot, proposal, own=own, holders=holders)
+        except (RecordError, TimeoutError) as error:
             raise BallotFailed from error
         except DataError:
             return  # the others may be enough; `decided` or the deadline comes
-        cast = await self._participant.vote(self.view, ballot, proposal.commit_bytes, digest_of(proposal.commit_bytes))
         if cast is None:
-            raise BallotFailed(self._participant.voter.promised(self.view))
+            raise BallotFailed(participant.voter.promised(self.view))
         await self._send(stream, cast)
 
-    async def _get_parts(self, hashes: Sequence[bytes]) -> None:
-        """Parts are on their way here; what the exchange does not bring is fetched from other members."""
+    async def _wait_for_parts(self, commit: Commit) -> None:
+        """Parts are on their way here; what the exchange does not bring in time is to be fetched from other members."""
         store = self._participant.follower.log.parts
         patience = self.view.rules.rounds.silence_seconds / 2
-        if self._plan is not None:
-            patience = max(patience, self._plan.deadline_in_ms / 4000)
+        if self.exchange.plan is not None:
+            patience = max(patience, self.exchange.plan.deadline_in_ms / 4000)
         with suppress(TimeoutError):
             async with asyncio.timeout(patience):
-                while any(store.get(part_hash) is None for part_hash in hashes):
+                while any(store.get(part.result_hash) is None for part in commit.parts):
                     self._part_held.clear()
                     await self._part_held.wait()
-        await self._participant.follower.fetch_parts(hashes, self.plan_members or self._participant.donors)
-        await self._participant.network.run_blocking(store.make_durable, hashes)
 
     # --- as a candidate
 
     async def admit(self, signed: Signed, stream: Stream) -> None:
-        """Another peer's knock at this round, or word that it will come."""
+        """Another peer's knock at this round, or word that it will come, or that it leaves."""
         await self._candidacy.admit(signed, stream)
-
-
-class _RoundOver(Exception):
-    pass
-
-
-def read_signed_or_fail(frame: bytes, run: bytes, candidate: str) -> Signed:
-    try:
-        return read_signed(frame, run=run, sender=candidate)
-    except RecordError as error:
-        raise BallotFailed from error

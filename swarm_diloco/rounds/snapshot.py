@@ -119,7 +119,7 @@ Certify = Callable[[SnapshotIndex, Sequence[bytes]], None]
 def load_snapshot(folder: Path, replica: Replica, certify: Certify = lambda _index, _bases: None) -> SnapshotIndex:
     """Check every chunk and give the state to the replica.
 
-    `certify(index, bases)` raises if the state, of which `bases` holds H(θ_f ‖ m_f) for each fragment, is not the log's.
+    `certify(index, bases)` raises if the state is not the log's; `bases` holds H(θ_f ‖ m_f) of each fragment.
     Raises DiskError, RecordError or what `certify` raises; then nothing changed.
     """
     index = read_index(folder)

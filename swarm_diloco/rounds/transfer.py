@@ -15,7 +15,7 @@ HEADER_ROOM_BYTES = 2**16  # what safetensors adds
 async def fetch_snapshot(donor: Donor, round_: int, folder: Path, rules: RunRules) -> None:
     """Put the donor's snapshot of `round_` into `folder`, whole or not at all.
 
-    Raises NetworkError, DataError, DiskError, RecordError (another run's or an oversized state, a chunk without its hash)
+    Raises NetworkError, DataError, DiskError, RecordError (another run's or an oversized state, a wrong chunk).
     """
     index = await donor.snapshot_index(round_)
     if index.run != rules.run_id or index.round != round_:

@@ -3,22 +3,12 @@
 from collections.abc import Sequence
 
 from swarm_diloco.diloco.ledger import digest_of
-from swarm_diloco.errors import RecordError
 from swarm_diloco.network.messages import CastVote, Propose
 from swarm_diloco.network.wire import Signed, read_signed
+from swarm_diloco.rounds.butterfly import check_result
 from swarm_diloco.rounds.decision.checks import check_proposal
 from swarm_diloco.rounds.decision.voter import View
 from swarm_diloco.rounds.participant import Participant
-from swarm_diloco.rounds.settings import RunRules
-
-CODEC_ROOM = 2.0  # a mean is no longer than the longest contribution; its codec may add a little
-
-
-def check_result(rules: RunRules, fragment: int, part: int, data: bytes) -> None:
-    """Whether these bytes can be an averaged part: size, codec, finiteness, norm. Raises RecordError."""
-    norm = rules.download.check(data, rules.part_sizes(fragment)[part])
-    if norm > rules.rounds.maximum_norm * CODEC_ROOM:
-        raise RecordError(f"part {part}: the mean's norm {norm:.3g} is past the manifest's limit")
 
 
 async def vote_for(

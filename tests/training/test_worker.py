@@ -160,6 +160,26 @@ def test_with_pace_time_a_step_comes_before_every_offer(swarm: Callable[..., Swa
     one.send(Pause())
 
 
+def test_an_offer_against_a_later_round_settles_that_rounds_due_too(swarm: Callable[..., Swarm]) -> None:
+    """Else a worker that was overtaken once offers after a single step for ever: each Due finds it waiting."""
+    one = swarm(pace="time").start(POSITION)
+    one.expect(Stepped)
+    one.send(Pause())
+    one.echo()
+    one.apply(shifted(one.shared.theta, 1), 1)  # round 1 is decided without it
+    one.send(Due(round=1))
+    overtaken = one.expect(Offer)
+    assert overtaken.round == 1, "it is for round 2"
+    one.send(Due(round=2))
+    one.answer(overtaken, 1.0, 2)
+    steps = len(one.stepped)
+    one.send(Resume())
+    one.expect(Stepped)
+    one.expect(Stepped)
+    one.send(Pause(), Due(round=3))
+    assert one.expect(Offer).num_steps == len(one.stepped) - steps >= 2
+
+
 def test_a_paused_worker_trains_no_step_and_still_offers_what_is_due(swarm: Callable[..., Swarm]) -> None:
     one = swarm(pace="time").start()
     one.expect(Stepped)
