@@ -26,7 +26,6 @@ from swarm_diloco.rounds.snapshot import load_snapshot
 from swarm_diloco_bootstrap.init import init
 from swarm_diloco_bootstrap.init_options import InitOptions
 from swarm_diloco_bootstrap.operator_folder import OperatorFolder
-from swarm_diloco_client.observer import rules_of
 
 CONFIG = {
     "model_type": "llama",
@@ -70,7 +69,7 @@ def make_run(folder: Path) -> OperatorFolder:
 def add_rounds(run: OperatorFolder, count: int) -> Replica:
     """Decide the next `count` rounds, as the bootstrap peer with one worker would. Returns the state after them."""
     manifest = run.read_manifest()
-    rules = rules_of(run, manifest)
+    rules = run.read_rules(manifest)
     log = Log(run.path, rules, run.genesis.read_bytes())
     replica = Replica(rules, torch.zeros(rules.layout.num_values), torch.zeros(rules.layout.num_values))
     load_snapshot(run.snapshot(0), replica)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 import pytest
+from dry_make import dry_make
 from small_init import DOCUMENTS, SMALL
 
 from swarm_diloco_client.cli import COMMANDS, cli
@@ -53,15 +54,12 @@ def test_the_program_takes_the_line(line: list[str], tmp_path: Path, monkeypatch
 def test_make_has_the_target(line: list[str]) -> None:
     (targets,) = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert line[1] in targets.split()
-    make = ["make", "--dry-run", "--old-file=.venv/.installed", *line[1:]]
-    assert subprocess.run(make, cwd=ROOT, capture_output=True, check=False).returncode == 0
+    assert dry_make(line[1:])
 
 
 def test_make_demo_is_the_demonstration_with_its_options() -> None:
     """The demonstration itself is run by tests/swarm/test_demo.py."""
-    make = ["make", "--dry-run", "--old-file=.venv/.installed", "demo", "DEMO=--minutes 2"]
-    done = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == ".venv/bin/swarm-diloco demo --minutes 2"
+    assert dry_make(["demo", "DEMO=--minutes 2"])[-1] == ".venv/bin/swarm-diloco demo --minutes 2"
 
 
 @pytest.mark.swarm

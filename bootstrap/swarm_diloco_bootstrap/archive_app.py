@@ -1,6 +1,7 @@
 """The bootstrap peer: public entry, member with weight 0, archive of the whole log."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import torch
 
 from swarm_diloco.diloco.fragments import MAX_LAYOUT_BYTES, ParameterLayout
 from swarm_diloco.disk import read_file
-from swarm_diloco.errors import DiskError
+from swarm_diloco.errors import DataError, DiskError
 from swarm_diloco.invite import MAX_ADDRESSES, Invite
 from swarm_diloco.manifest import MODEL_LAYOUT, Manifest
 from swarm_diloco.network.addresses import invite_addresses, scope
@@ -64,6 +65,8 @@ async def run_archive(folder: OperatorFolder, options: ArchiveOptions, stop: Sto
         engine = Engine(network, identity, replica.rules, follower, folder.votes, trains=False, is_reachable=True)
         if not await follower.load():
             raise DiskError(f"{folder.snapshots} holds no state that is whole; restore it from a backup")
+        with suppress(DataError):  # of parts that are not here: other peers have them
+            await follower.apply_recorded([])
         part = TakingPart(
             engine=engine,
             announcer=Announcer(network, identity, follower, book, role="archive", is_reachable=True),

@@ -6,6 +6,7 @@ built-in text. One worker is killed mid run, a new one joins. Read `Demo.run`; d
 
 import asyncio
 import shutil
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -52,6 +53,7 @@ class Demo:
         self._started_at = time.monotonic()
         self._trains_until: float | None = None
         self._invite: Invite | None = None
+        self._sockets = Path()  # for the peers' sockets, while they run
 
     # --- names and places
 
@@ -89,24 +91,29 @@ class Demo:
     async def run(self) -> None:
         """From an empty folder to a trained swarm whose processes have ended. Raises DemoError, DiskError."""
         prepare_folder(self.settings.folder)
-        try:
-            await self._make_run()
-            await self._start_bootstrap()
-            for name in self.workers:
-                await self._start_worker(name)
-            await self._until(lambda: self._have_trained(self.workers), START_SECONDS, "all workers in the log")
-            started_at = time.monotonic()
-            self._trains_until = started_at + self.settings.training_seconds
-            await self._until_time(started_at + KILL_AT * self.settings.training_seconds)
-            self._kill_one()
-            await self._until_time(started_at + JOIN_AT * self.settings.training_seconds)
-            self._say(f"{self.joined} joins")
-            await self._start_worker(self.joined)
-            await self._until_time(self._trains_until)
-            await self._until(lambda: self._have_trained([self.joined]), START_SECONDS, f"{self.joined} in the log")
-            await self._until(self._are_at_one_round, AGREE_SECONDS, "all live peers at one round")
-        finally:
-            await self._end_all()
+        with tempfile.TemporaryDirectory(prefix="swarm-diloco-") as sockets:
+            self._sockets = Path(sockets)
+            try:
+                await self._train()
+            finally:
+                await self._end_all()
+
+    async def _train(self) -> None:
+        await self._make_run()
+        await self._start_bootstrap()
+        for name in self.workers:
+            await self._start_worker(name)
+        await self._until(lambda: self._have_trained(self.workers), START_SECONDS, "all workers in the log")
+        started_at = time.monotonic()
+        self._trains_until = started_at + self.settings.training_seconds
+        await self._until_time(started_at + KILL_AT * self.settings.training_seconds)
+        self._kill_one()
+        await self._until_time(started_at + JOIN_AT * self.settings.training_seconds)
+        self._say(f"{self.joined} joins")
+        await self._start_worker(self.joined)
+        await self._until_time(self._trains_until)
+        await self._until(lambda: self._have_trained([self.joined]), START_SECONDS, f"{self.joined} in the log")
+        await self._until(self._are_at_one_round, AGREE_SECONDS, "all live peers at one round")
 
     async def _make_run(self) -> None:
         self._say("making the run: text, tokenizer, model")
@@ -130,7 +137,8 @@ class Demo:
         await self._start(name, ["--home", home, "join", self._invite.encode(), *options])
 
     async def _start(self, name: str, arguments: list[str]) -> PeerProcess:
-        process = await PeerProcess.start(name, arguments, log=self.settings.folder / "logs" / f"{name}.txt")
+        log = self.settings.folder / "logs" / f"{name}.txt"
+        process = await PeerProcess.start(name, arguments, log=log, sockets=self._sockets)
         self.processes[name] = process
         return process
 
@@ -213,6 +221,7 @@ class Demo:
                 break
             await asyncio.sleep(POLL_SECONDS)
         self.left_behind += survivors
+        self.left_behind += [f"the socket folder {path.name}" for path in self._sockets.glob("*/*")]
 
 
 def prepare_folder(folder: Path) -> None:

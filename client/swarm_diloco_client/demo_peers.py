@@ -36,8 +36,8 @@ class PeerProcess:
         self._reading = asyncio.create_task(self._read())
 
     @classmethod
-    async def start(cls, name: str, arguments: Sequence[str], *, log: Path) -> "PeerProcess":
-        """Run `swarm-diloco ARGUMENT…`."""
+    async def start(cls, name: str, arguments: Sequence[str], *, log: Path, sockets: Path) -> "PeerProcess":
+        """Run `swarm-diloco ARGUMENT…`: its output goes to the file `log`, its sockets into the folder `sockets`."""
         command = [sys.executable, "-m", "swarm_diloco_client", *arguments]
         process = await asyncio.create_subprocess_exec(
             *[sys.executable, "-I", "-S", launcher.__file__, str(os.getpid()), *command],
@@ -45,7 +45,7 @@ class PeerProcess:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             start_new_session=True,
-            env=environment(os.environ),
+            env=environment(os.environ, sockets),
         )
         return cls(name, process, log)
 
@@ -151,6 +151,7 @@ class DemoError(SwarmDilocoError):
     """The demonstration could not go on; the message says which peer and what it said last."""
 
 
-def environment(own: Mapping[str, str]) -> dict[str, str]:
+def environment(own: Mapping[str, str], sockets: Path) -> dict[str, str]:
     """A peer's environment: ours without this program's own variables, which would reach every peer."""
-    return {name: value for name, value in own.items() if not name.startswith("SWARM_DILOCO_")} | ENVIRONMENT
+    kept = {name: value for name, value in own.items() if not name.startswith("SWARM_DILOCO_")}
+    return kept | ENVIRONMENT | {"XDG_RUNTIME_DIR": str(sockets)}

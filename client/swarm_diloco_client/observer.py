@@ -16,13 +16,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from swarm_diloco.diloco.fragments import MAX_LAYOUT_BYTES, ParameterLayout
 from swarm_diloco.diloco.ledger import MAX_HEADER_BYTES
 from swarm_diloco.disk import read_file
 from swarm_diloco.errors import DataError, DiskError, RecordError
 from swarm_diloco.genesis import verify_genesis
 from swarm_diloco.invite import PREFIX, Invite
-from swarm_diloco.manifest import MODEL_LAYOUT, Manifest
+from swarm_diloco.manifest import Manifest
 from swarm_diloco.network.peer_record import PeerRecord
 from swarm_diloco.rounds.log import Log
 from swarm_diloco.rounds.replica import Replica
@@ -42,16 +41,13 @@ class GlobalState:
 
 
 class ObservedRun:
-    """A run whose manifest, genesis and log are here. This class reads a folder and asks nobody."""
+    """A run whose contract and log are here. This class reads a folder and asks nobody."""
 
-    def __init__(self, folder: RunFolder, manifest: Manifest, genesis: bytes) -> None:
-        """Raises RecordError if the genesis is not the manifest's, DiskError if the model's layout is not here."""
-        verify_genesis(genesis, manifest)
+    def __init__(self, folder: RunFolder, manifest: Manifest, log: Log) -> None:
         self.folder = folder
         self.manifest = manifest
-        self.genesis = genesis
-        self.rules = rules_of(folder, manifest)
-        self.log = Log(folder.path, self.rules, genesis)
+        self.log = log
+        self.rules = log.rules
 
     async def file(self, path: str) -> Path:
         """Where one of the run's files lies. Raises ManifestError if the run has none, DataError if it is not here."""
@@ -67,12 +63,6 @@ class ObservedRun:
     async def peers(self) -> list[PeerRecord]:
         """What the run's peers publish of themselves now. A folder knows nothing of that."""
         return []
-
-
-def rules_of(folder: RunFolder, manifest: Manifest) -> RunRules:
-    """The run as rounds/ sees it; the model's layout is in the folder. Raises DiskError, RecordError, ManifestError."""
-    data = read_file(folder.file(manifest.file(MODEL_LAYOUT)), limit_bytes=MAX_LAYOUT_BYTES)
-    return manifest.rules(ParameterLayout.decode(data, manifest.schedule.fragments))
 
 
 def stored_state(folder: RunFolder, rules: RunRules, log: Log, *, last_round: int | None = None) -> GlobalState:
@@ -141,7 +131,9 @@ def is_invite(source: str) -> bool:
 def open_run(folder: RunFolder) -> ObservedRun:
     """A run's folder as it lies there, operator's or volunteer's. Raises DiskError, ManifestError, RecordError."""
     manifest = folder.read_manifest()
-    return ObservedRun(folder, manifest, read_file(folder.genesis, limit_bytes=MAX_HEADER_BYTES))
+    genesis = read_file(folder.genesis, limit_bytes=MAX_HEADER_BYTES)
+    verify_genesis(genesis, manifest)
+    return ObservedRun(folder, manifest, Log(folder.path, folder.read_rules(manifest), genesis))
 
 
 def only_run(home: Path) -> RunFolder:

@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from swarm_diloco.diloco.ledger import Header
-from swarm_diloco.diloco.records import HASH_BYTES
 from swarm_diloco.errors import DiskError
 from swarm_diloco.invite import Invite
 from swarm_diloco.manifest import MODEL_LAYOUT, Manifest
@@ -16,9 +14,8 @@ from swarm_diloco.network.hivemind_network import HivemindNetwork
 from swarm_diloco.network.identity import Identity
 from swarm_diloco.network.interface import Network
 from swarm_diloco.network.peer_record import PeerRecord, verified_records
-from swarm_diloco.rounds.decision.checks import check_certificate
 from swarm_diloco.rounds.follower import Follower
-from swarm_diloco.rounds.library import Donor, RunFiles
+from swarm_diloco.rounds.library import RunFiles
 from swarm_diloco.run_folder import RunFolder
 from swarm_diloco_bootstrap.runtime_folder import runtime_folder
 from swarm_diloco_client.observer import GlobalState, ObservedRun, empty_replica, state_of
@@ -29,16 +26,14 @@ class OnlineRun(ObservedRun):
     """What is not in the folder is fetched from the run's peers, checked, and kept there."""
 
     def __init__(
-        self, folder: RunFolder, manifest: Manifest, genesis: bytes, network: Network, invited: Sequence[str]
+        self, folder: RunFolder, manifest: Manifest, follower: Follower, network: Network, invited: Sequence[str]
     ) -> None:
-        """The model's layout is in the folder already. `invited`: whom the invite names."""
-        super().__init__(folder, manifest, genesis)
+        """`invited`: the peers whom the invite names."""
+        super().__init__(folder, manifest, follower.log)
+        self._follower = follower
         self._network = network
         self._invited = invited
         self._files = FileFetcher(network, folder, manifest, self._donors)
-        published = RunFiles(manifest.bytes_, genesis, {})
-        self._follower = Follower(network, self.rules, published, folder.path, empty_replica(self.rules))
-        self.log = self._follower.log
 
     async def file(self, path: str) -> Path:
         return await self._files.get(path)
@@ -54,14 +49,8 @@ class OnlineRun(ObservedRun):
 
     async def read_log(self) -> None:
         """Fetch and check the headers up to now, without parts or state. Raises DataError if nobody could give them."""
-
-        async def read(donor: Donor) -> None:
-            while headers := await donor.headers(self.log.head.round + 1):
-                for header in map(Header.decode, headers):
-                    check_certificate(self.log.view(self.log.head.round + 1, bytes(HASH_BYTES)), header)
-                    self.log.append(header)
-
-        await from_any(self._network, self.manifest.run_id, self._donors(), read, "the run's log")
+        headers = self._follower.catch_up_headers
+        await from_any(self._network, self.manifest.run_id, self._donors(), headers, "the run's log")
 
     def _donors(self) -> list[str]:
         """The newest commit's reachable members, those that do not train first, then those whom the invite names."""
@@ -97,7 +86,10 @@ async def open_online(invite: Invite, folder: RunFolder, network: Network) -> On
     invited = bootstrap_peers(invite)
     manifest, genesis = await fetch_contract(network, invite, folder, invited)
     await FileFetcher(network, folder, manifest, lambda: invited).get(MODEL_LAYOUT)
-    run = OnlineRun(folder, manifest, genesis, network, invited)
+    published = RunFiles(manifest.bytes_, genesis, {})
+    rules = folder.read_rules(manifest)
+    follower = Follower(network, rules, published, folder.path, empty_replica(rules))
+    run = OnlineRun(folder, manifest, follower, network, invited)
     await run.read_log()
     return run
 

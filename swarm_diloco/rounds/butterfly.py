@@ -4,8 +4,8 @@ A member opens one two-way stream to each reducer: its encoded parts go out on i
 reducer keeps what comes encoded, closes a part when all planned senders are in or gone or time is up, sums in plan
 order, encodes **once**, and sends the same bytes to all; its own value is decoded from those bytes too.
 
-Frames: the dialler's first is [1, round, ballot, D_{r−1}]; then [part, attempt, hash, bytes] both ways; the dialler
-ends with an empty frame, after which the reducer may close. An end of stream before that is a failure, and dialled again.
+Frames: the dialler's first is [1, round, ballot, D_{r−1}]; then [part, attempt, hash, bytes] both ways; it ends with an
+empty frame, after which the reducer may close. An end of stream before that is a failure, and dialled again.
 """
 
 import asyncio

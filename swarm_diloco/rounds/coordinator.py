@@ -201,13 +201,15 @@ class Coordinator:
         self._tasks.start(self._probe_absent())
         while not self.ballot.is_over:
             self._wake.clear()
-            for action in self.ballot.advance(loop.time(), self._participant.network.wall_milliseconds()):
+            now = loop.time()
+            for action in self.ballot.advance(now, self._participant.network.wall_milliseconds()):
                 self._do(action)
             if self.ballot.is_over:
                 return
             wakes_at = self.ballot.wakes_at()
+            is_to_come = wakes_at is not None and wakes_at > now  # else a message alone brings something new
             with suppress(TimeoutError):
-                async with asyncio.timeout_at(None if wakes_at is None else wakes_at + 0.001):
+                async with asyncio.timeout_at(wakes_at if is_to_come else None):
                     await self._wake.wait()
 
     def _do(self, action: Action) -> None:

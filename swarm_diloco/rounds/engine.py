@@ -87,16 +87,15 @@ class Engine:
         """
         round_ = contribution.base_round + 1
         session = await self._session_of(round_)
-        if session is None:
-            return Outcome(self.follower.log.head.round, 0.0, self.follower.replica.round)
-        await session.bring(contribution)
+        if session is not None:
+            await session.bring(contribution)
         await self.follower.wait_past(round_ - 1)
         while self.follower.replica.round < round_:
             await self._session_changed.wait()
         commit = self.follower.log.commit(round_)
         entry, sizes = commit.member(self._network.peer), self.rules.part_sizes(commit.fragment)
         listed = listed_values(commit, self._network.peer, sizes) / sum(sizes)
-        if entry is not None and entry.knock_hash not in session.knock_hashes:
+        if entry is not None and (session is None or entry.knock_hash not in session.knock_hashes):
             # It took what this peer knocked with before a restart: of this contribution so many tokens are credited.
             listed = min(1.0, entry.tokens / contribution.tokens) if contribution.tokens else 0.0
         return Outcome(round_, listed, self.follower.replica.round, entry.tokens if entry else 0)

@@ -28,7 +28,7 @@ from swarm_diloco.rounds.snapshot import (
     stored_rounds,
     write_snapshot,
 )
-from swarm_diloco.rounds.tasks import to_the_end
+from swarm_diloco.rounds.tasks import end, to_the_end
 from swarm_diloco.rounds.transfer import fetch_snapshot
 
 FEED_RETRY_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0)  # between two donors that failed
@@ -145,7 +145,7 @@ class Follower:
         Raises the last donor's error when none could bring this replica to its log's head.
         """
         failures: list[str] = []
-        for peer in donors:
+        for peer in [*donors, *donors]:  # twice: a snapshot may have gone while it was fetched
             try:
                 async with Donor(self.network, peer, self.rules.run_id) as donor:
                     await self.catch_up_headers(donor)
@@ -190,13 +190,29 @@ class Follower:
         rounds = [round_ for round_ in offered if round_ > self.replica.round]
         if not rounds:
             raise DataError("it has no newer snapshot that the log has gone past")
-        folder = self._snapshots / str(max(rounds))
-        await fetch_snapshot(donor, max(rounds), folder, self.rules)
+        round_ = max(rounds)
+        folder = self._snapshots / str(round_)
+        for later in range(round_ + 1, self.log.head.round + 1):  # before anybody drops them
+            await self._store_parts(self.log.commit(later), [donor.peer])
+        feed = asyncio.create_task(self._record_feed(donor.peer))
         try:
-            await self._load(max(rounds))
+            await fetch_snapshot(donor, round_, folder, self.rules)
+            await self._load(round_)
         except (RecordError, StateError):
             shutil.rmtree(folder, ignore_errors=True)  # nobody else should get it from here
             raise
+        finally:
+            await end([feed])
+
+    async def _record_feed(self, peer: str) -> None:
+        """Keep what is decided while a snapshot comes, which may take many rounds."""
+        with suppress(NetworkError, RecordError, DataError):
+            async with (
+                Donor(self.network, peer, self.rules.run_id) as donor,
+                aclosing(donor.follow(self.log.head.round + 1)) as feed,
+            ):
+                async for data in feed:
+                    await self._record(Header.decode(data), [peer])
 
     async def follow(self, donors: Callable[[], Sequence[str]]) -> None:
         """Keep one live feed open for ever, to the first of `donors()` that answers."""
@@ -224,17 +240,10 @@ class Follower:
 
         `holders` are asked for parts that are not here. Raises RecordError, DataError, StateError, DiskError.
         """
-        commit = header.commit()
-        head = self.log.head
-        if commit.round > head.round + 1:
+        if header.commit().round > self.log.head.round + 1:
             await self.catch_up(holders)
             return
-        async with self._lock:
-            if commit.round <= self.log.head.round:
-                self._note_fork(commit.round, header)
-                return
-            self._check(header)
-            await self._record(header, commit, holders)
+        await self._record(header, holders)
         await self.apply_recorded(holders)
 
     def _note_fork(self, round_: int, header: Header) -> None:
@@ -247,12 +256,23 @@ class Follower:
     def _check(self, header: Header) -> None:
         check_certificate(self.log.view(self.log.head.round + 1, bytes(HASH_BYTES)), header)
 
-    async def _record(self, header: Header, commit: Commit, holders: Sequence[str]) -> None:
+    async def _record(self, header: Header, holders: Sequence[str]) -> None:
+        """Make the next header durable, its parts first."""
+        commit = header.commit()
+        async with self._lock:
+            if commit.round <= self.log.head.round:
+                self._note_fork(commit.round, header)
+                return
+            self._check(header)
+            await self._store_parts(commit, holders)
+            self.log.append(header)
+            self._move()
+
+    async def _store_parts(self, commit: Commit, holders: Sequence[str]) -> None:
         hashes = [part.result_hash for part in commit.parts]
         await self.fetch_parts(hashes, holders)
         await self.network.run_blocking(self.log.parts.make_durable, hashes)
-        self.log.append(header)
-        self._move()
+        self.log.parts.drop(hashes)
 
     async def fetch_parts(self, hashes: Sequence[bytes], holders: Sequence[str]) -> None:
         """Hold all these parts, asking the holders one after the other. Raises DataError: how many are missing."""

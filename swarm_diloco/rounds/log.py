@@ -85,6 +85,11 @@ class PartStore:
                 raise DataError(f"part {part_hash.hex()[:16]} is no longer here")
             write_durably(self._path(part_hash), data)
 
+    def drop(self, part_hashes: Iterable[bytes]) -> None:
+        """Keep no longer in memory what is durable."""
+        for part_hash in part_hashes:
+            self._held.pop(part_hash, None)
+
     def drop_held(self) -> None:
         self._held.clear()
 

@@ -182,9 +182,9 @@ def test_only_an_earlier_demonstrations_folder_is_replaced(tmp_path: Path) -> No
 
 
 def test_peers_get_one_thread_and_none_of_our_own_settings() -> None:
-    made = environment({"PATH": "/bin", "SWARM_DILOCO_HOME": "/mine"})
+    made = environment({"PATH": "/bin", "SWARM_DILOCO_HOME": "/mine", "XDG_RUNTIME_DIR": "/run/me"}, Path("/sockets"))
     assert "SWARM_DILOCO_HOME" not in made
-    assert (made["PATH"], made["OMP_NUM_THREADS"]) == ("/bin", "1")
+    assert (made["PATH"], made["OMP_NUM_THREADS"], made["XDG_RUNTIME_DIR"]) == ("/bin", "1", "/sockets")
 
 
 def test_the_invite_is_found_in_the_line_to_paste() -> None:

@@ -1,5 +1,6 @@
 """A run looked at from outside: its folder, or its peers over a network."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 import torch
 from stored_run import WORKER, add_rounds, make_run
 
-from swarm_diloco.diloco.ledger import Header
+from swarm_diloco.diloco.ledger import Header, Member, Vote, genesis_message
 from swarm_diloco.errors import DataError, DiskError, InviteError, ManifestError, RecordError
 from swarm_diloco.invite import Invite
 from swarm_diloco.network.identity import Identity
@@ -127,6 +128,16 @@ def test_another_runs_genesis_is_refused(run: OperatorFolder, tmp_path: Path) ->
         open_run(run)
 
 
+def test_a_genesis_with_other_members_than_the_manifests_is_refused(run: OperatorFolder) -> None:
+    operator, stranger = Identity.load(run.operator_key), Member(WORKER.peer, 0, 0, 0, True, (), bytes(32))
+    genuine = Header.decode(run.genesis.read_bytes()).commit()
+    commit = dataclasses.replace(genuine, members=(stranger,)).encode()
+    signed = Vote(operator.peer, operator.sign(genesis_message(commit)))
+    run.genesis.write_bytes(Header(commit, 0, (signed,)).encode())
+    with pytest.raises(RecordError, match="bootstrap peers"):
+        open_run(run)
+
+
 async def test_without_a_source_the_only_run_of_this_home_is_meant(run: OperatorFolder, tmp_path: Path) -> None:
     home = tmp_path / "home"
     with pytest.raises(DiskError, match="there is no run"):
@@ -165,7 +176,7 @@ def test_a_run_is_followed_over_the_network_by_its_invite(run: OperatorFolder, t
         served = world.network(bootstrap)
         files = {bytes.fromhex(entry.blake3): run.file(entry) for entry in manifest.files}
         seen = open_run(run)
-        published = RunFiles(manifest.bytes_, seen.genesis, files)
+        published = RunFiles(manifest.bytes_, run.genesis.read_bytes(), files)
         follower = Follower(served, seen.rules, published, run.path, empty_replica(seen.rules), keeps_all=True)
         await follower.serve()
 
@@ -193,7 +204,7 @@ def test_a_header_with_a_forged_vote_is_not_taken_from_the_network(run: Operator
         served = world.network(bootstrap)
         files = {bytes.fromhex(entry.blake3): run.file(entry) for entry in manifest.files}
         seen = open_run(run)
-        published = RunFiles(manifest.bytes_, seen.genesis, files)
+        published = RunFiles(manifest.bytes_, run.genesis.read_bytes(), files)
         await Follower(served, seen.rules, published, run.path, empty_replica(seen.rules)).serve()
         network = world.network(Identity.from_seed(bytes([9]) * 32))
         with pytest.raises(DataError, match=r"a vote by .* is not valid"):

@@ -160,6 +160,7 @@ class SmallPeer:
         """What a worker and its trainer do, without a model: train for a while, bring a Δ, keep what was not listed."""
         assert self.engine is not None
         assert self.follower is not None
+        self.credited = self.follower.log.totals.tokens_by_peer[self.peer]  # also what was decided as it crashed
         pending = self.trained - self.credited
         if self.may_train is not None:
             await self.may_train.wait()
@@ -170,9 +171,9 @@ class SmallPeer:
             pending += self.weight
             base_round = self.follower.replica.round
             outcome = await self.engine.contribute(self.contribution(base_round, pending))
-            taken = int(pending * outcome.listed)
-            pending -= taken
-            self.credited += taken
+            pending -= outcome.credited_tokens
+            self.credited += outcome.credited_tokens
+            assert pending >= 0
             self.outcomes.append(outcome)
 
     def contribution(self, base_round: int, tokens: int) -> Contribution:
@@ -216,6 +217,17 @@ class SmallPeer:
         await self.follower.wait_past(round_ - 1)
         while self.follower.replica.round < round_:
             await asyncio.sleep(0.01)
+
+
+def assert_all_work_counts_once(peers: Sequence[SmallPeer]) -> None:
+    """What the newest log credits a worker with is what it knows of, and none of it twice: the rest is pending."""
+    logs = [peer.follower.log for peer in peers if peer.follower is not None]
+    newest = max(logs, key=lambda log: log.head.round)
+    for peer in peers:
+        credited = newest.totals.tokens_by_peer[peer.peer]
+        if peer.trains:
+            assert peer.credited <= credited <= peer.trained, f"{peer.name}: {peer.credited}, {credited}, {peer.trained}"
+        assert credited == newest.totals.counters.get(peer.peer, 0), f"{peer.name}: its ranges do not join on"
 
 
 def assert_one_log(peers: Sequence[SmallPeer]) -> None:
