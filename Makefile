@@ -3,7 +3,7 @@
 # make check     format, lint, types, and which module may import which
 # make test      every test; one file or name: TESTS="tests/diloco" or TESTS="-k ledger"
 # make clean     remove .venv and what tools left behind
-# The newest Python on PATH that will do is taken; another one: make install PYTHON=/path/to/python3.12
+# The first Python on PATH that will do is taken; another one: make install PYTHON=/path/to/python3.12
 
 SHELL := /bin/bash
 PYTHON ?=
@@ -23,7 +23,7 @@ install: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	@if [ ! -x $(BIN)/python ] || ! $(BIN)/python -c '$(SUITABLE)' 2>/dev/null; then \
-	  for python in $(or $(PYTHON),python3.13 python3.12 python3.11 python3); do \
+	  for python in $(or $(PYTHON),python3 python3.13 python3.12 python3.11); do \
 	    if $$python -c '$(SUITABLE)' >/dev/null 2>&1; then found=$$python; break; fi; \
 	  done; \
 	  if [ -z "$$found" ]; then \

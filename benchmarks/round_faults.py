@@ -1,4 +1,4 @@
-"""What a death or a freeze in mid round costs the others: real processes over hivemind on loopback, by SIGKILL and SIGSTOP.
+"""What a death or a freeze in mid round costs the others: real processes over hivemind on loopback.
 
     python benchmarks/round_faults.py > benchmarks/results/round_faults.md
 

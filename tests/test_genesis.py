@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from example_run import BOOTSTRAP, OPERATOR, example_manifest, example_run_settings
 from hypothesis import given
 from hypothesis import strategies as st
 
+from example_run import BOOTSTRAP, OPERATOR, example_manifest, example_run_settings
 from swarm_diloco.diloco.ledger import Commit, Head, Header, Member, Vote, genesis_message
 from swarm_diloco.errors import RecordError
 from swarm_diloco.genesis import NO_HASH, make_genesis, verify_genesis

@@ -5,10 +5,10 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
-from example_run import BOOTSTRAP, LAYOUT, OPERATOR, PATHS, example_manifest, example_run_settings, example_tables
 from hypothesis import given
 from hypothesis import strategies as st
 
+from example_run import BOOTSTRAP, LAYOUT, OPERATOR, PATHS, example_manifest, example_run_settings, example_tables
 from swarm_diloco.diloco.codec import CODEC_NAMES, CodecSettings
 from swarm_diloco.diloco.outer_optimizer import OuterSettings
 from swarm_diloco.diloco.records import hash_of

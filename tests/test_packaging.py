@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dry_make import dry_make
 from packaging.requirements import Requirement
+
+from dry_make import dry_make
 
 ROOT = Path(__file__).parent.parent
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import click
 import pytest
+
 from dry_make import dry_make
 from small_init import DOCUMENTS, SMALL
-
 from swarm_diloco_client.cli import COMMANDS, cli
 from swarm_diloco_client.context import AppContext
 

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from small_init import DOCUMENTS, MODEL, SMALL
 
+from small_init import DOCUMENTS, MODEL, SMALL
 from swarm_diloco_bootstrap.init import NewRun, init
 from swarm_diloco_bootstrap.init_options import InitOptions
 

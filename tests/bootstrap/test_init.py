@@ -14,9 +14,9 @@ import pytest
 import torch
 from blake3 import blake3
 from safetensors.torch import load_file
-from small_init import DOCUMENTS, MODEL, SMALL
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from small_init import DOCUMENTS, MODEL, SMALL
 from swarm_diloco.diloco.fragments import ParameterLayout
 from swarm_diloco.errors import DataError, DiskError, ManifestError, ModelError, NetworkError, SwarmDilocoError
 from swarm_diloco.network.identity import Identity

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from stored_run import add_rounds, make_run
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
+from stored_run import add_rounds, make_run
 from swarm_diloco.errors import DiskError, ManifestError, ModelError
 from swarm_diloco.training.model import layout_of, read_parameters
 from swarm_diloco_bootstrap.operator_folder import OperatorFolder

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from stored_run import WORKER, add_rounds, make_run
 
+from stored_run import WORKER, add_rounds, make_run
 from swarm_diloco.diloco.ledger import Header, Member, Vote, genesis_message
 from swarm_diloco.errors import DataError, DiskError, InviteError, ManifestError, RecordError
 from swarm_diloco.invite import Invite

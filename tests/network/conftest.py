@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from network.hivemind_peers import daemons
 
+from network.hivemind_peers import daemons
 from swarm_diloco.network.identity import Identity
 from swarm_diloco.network.interface import Network
 from swarm_diloco.network.simulated_network import SimulatedWorld, run_virtual

@@ -12,8 +12,8 @@ from typing import Any
 
 import psutil
 import pytest
-from network.hivemind_peers import WAIT_SECONDS, address_of, network_in
 
+from network.hivemind_peers import WAIT_SECONDS, address_of, network_in
 from swarm_diloco.errors import NetworkError, StreamLost
 from swarm_diloco.network.identity import Identity
 from swarm_diloco.network.interface import Stream

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 import uvloop
-from network.hivemind_peers import PEER_PROGRAM, WAIT_SECONDS, address_of, daemons, network_in
 
+from network.hivemind_peers import PEER_PROGRAM, WAIT_SECONDS, address_of, daemons, network_in
 from swarm_diloco.errors import NetworkError, PeerUnreachable, StreamLost, StreamTimeout
 from swarm_diloco.network.identity import Identity
 from swarm_diloco.network.interface import Stream

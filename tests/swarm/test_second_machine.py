@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import IO
 
 import pytest
-from small_init import DOCUMENTS, MODEL, SMALL
 
+from small_init import DOCUMENTS, MODEL, SMALL
 from swarm_diloco_bootstrap.status_file import read_status
 
 pytestmark = [

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from trainer_harness import Swarm
 from transformers import PreTrainedModel
 
 from swarm_diloco.training.device import Device
 from swarm_diloco.training.model import build_model
 from swarm_diloco.training.settings import InnerSettings
+from trainer_harness import Swarm
 
 VOCABULARY = 64
 LENGTH = 16

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from trainer_harness import BATCH, BATCH_TOKENS, LENGTH, POSITION, STEPS, Swarm, shifted
 
 from swarm_diloco.errors import ModelError
 from swarm_diloco.training.channel import (
@@ -25,6 +24,7 @@ from swarm_diloco.training.channel import (
 from swarm_diloco.training.inner_loop import StepResult, learning_rate_at
 from swarm_diloco.training.model import layout_of
 from swarm_diloco.training.worker import MAX_REFUSED
+from trainer_harness import BATCH, BATCH_TOKENS, LENGTH, POSITION, STEPS, Swarm, shifted
 
 
 def test_the_trainer_says_what_it_is_and_starts_from_the_swarms_parameters(swarm: Callable[..., Swarm]) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from trainer_harness import BATCH, BATCH_TOKENS, POSITION, STEPS, Swarm, shifted
 from transformers import PreTrainedModel
 
 from swarm_diloco.errors import SwarmDilocoError
@@ -20,6 +19,7 @@ from swarm_diloco.training.channel import (
     Stop,
     Stopped,
 )
+from trainer_harness import BATCH, BATCH_TOKENS, POSITION, STEPS, Swarm, shifted
 
 
 def test_the_trainer_ends_with_its_client(swarm: Callable[..., Swarm]) -> None:
