@@ -7,11 +7,9 @@ from pathlib import Path
 
 import torch
 
-from swarm_diloco.diloco.fragments import MAX_LAYOUT_BYTES, ParameterLayout
-from swarm_diloco.disk import read_file
 from swarm_diloco.errors import DataError, DiskError
 from swarm_diloco.invite import MAX_ADDRESSES, Invite
-from swarm_diloco.manifest import MODEL_LAYOUT, Manifest
+from swarm_diloco.manifest import Manifest
 from swarm_diloco.network.addresses import invite_addresses, scope
 from swarm_diloco.network.hivemind_network import HivemindNetwork
 from swarm_diloco.network.identity import Identity
@@ -70,7 +68,7 @@ async def run_archive(folder: OperatorFolder, options: ArchiveOptions, stop: Sto
         part = TakingPart(
             engine=engine,
             announcer=Announcer(network, identity, follower, book, role="archive", is_reachable=True),
-            reporter=Reporter(folder, manifest.run.name, follower, engine, role="archive", say=say),
+            reporter=Reporter(folder, manifest, follower, engine, role="archive", say=say),
             died=network.died,
             max_rounds=options.max_rounds,
         )
@@ -80,8 +78,7 @@ async def run_archive(folder: OperatorFolder, options: ArchiveOptions, stop: Sto
 
 
 def _replica(folder: OperatorFolder, manifest: Manifest) -> Replica:
-    data = read_file(folder.file(manifest.file(MODEL_LAYOUT)), limit_bytes=MAX_LAYOUT_BYTES)
-    rules = manifest.rules(ParameterLayout.decode(data, manifest.schedule.fragments))
+    rules = folder.read_rules(manifest)
     return Replica(rules, torch.zeros(rules.layout.num_values), torch.zeros(rules.layout.num_values))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from swarm_diloco.diloco.ledger import Commit
 from swarm_diloco.errors import DiskError
+from swarm_diloco.manifest import Manifest
 from swarm_diloco.network.peer_record import Role
 from swarm_diloco.rounds.engine import Engine
 from swarm_diloco.rounds.follower import Applied, Follower
@@ -21,7 +22,7 @@ class Reporter:
     def __init__(
         self,
         folder: RunFolder,
-        name: str,
+        manifest: Manifest,
         follower: Follower,
         engine: Engine,
         *,
@@ -30,7 +31,7 @@ class Reporter:
         own_loss: Callable[[], float | None] = lambda: None,
     ) -> None:
         """`own_loss` is asked once a round: the mean training loss since it was asked last."""
-        self._folder, self._name, self._follower, self._engine = folder, name, follower, engine
+        self._folder, self._manifest, self._follower, self._engine = folder, manifest, follower, engine
         self._role, self._say, self._own_loss = role, say, own_loss
         self._applied: asyncio.Queue[tuple[Applied, float]] = asyncio.Queue()
         self._last_at: float | None = None
@@ -72,7 +73,7 @@ class Reporter:
             peer=peer,
             role=self._role,
             run_id=follower.rules.run_id.hex(),
-            name=self._name,
+            name=self._manifest.run.name,
             round=commit.round,
             digest=digest.hex(),
             state_hash=state_hash.hex(),
@@ -85,6 +86,7 @@ class Reporter:
             losses={
                 found.set_name: [found.round, found.loss_micronats / 1e6]
                 for found in sorted(totals.evaluations, key=lambda found: found.round)
+                if found.set_name in self._manifest.evaluation.sets  # a name of a peer's own may be anything
             },
             own_loss=self._own_loss(),
             sent_bytes=traffic.sent_bytes,

@@ -4,14 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
-from swarm_diloco.diloco.fragments import MAX_LAYOUT_BYTES, ParameterLayout
-from swarm_diloco.disk import read_file
 from swarm_diloco.invite import Invite
-from swarm_diloco.manifest import MODEL_LAYOUT, Manifest
+from swarm_diloco.manifest import Manifest
 from swarm_diloco.network.interface import Network
 from swarm_diloco.rounds.follower import Follower
 from swarm_diloco.rounds.library import RunFiles
-from swarm_diloco.rounds.settings import RunRules
+from swarm_diloco.rounds.snapshot import stored_rounds
 from swarm_diloco.run_folder import RunFolder
 from swarm_diloco.training.shared_memory import SharedModel
 from swarm_diloco_client.introduction import introduction
@@ -45,19 +43,15 @@ async def enter_run(
     manifest.check_client(version("swarm-diloco"))
     files = FileFetcher(network, folder, manifest, donors)
     at_once = [entry for entry in manifest.files if not entry.path.startswith(TEXT_PREFIX)]
-    for line in introduction(manifest, missing_bytes=files.missing_bytes(at_once)):
+    has_state = bool(stored_rounds(folder.snapshots))
+    for line in introduction(manifest, missing_bytes=files.missing_bytes(at_once), has_state=has_state):
         say(line)
     for entry in at_once:
         await files.get(entry.path)
-    shared, replica = shared_replica(_rules(folder, manifest))
+    shared, replica = shared_replica(folder.read_rules(manifest))
     published = RunFiles(manifest.bytes_, genesis, files.held)
     follower = Follower(network, replica.rules, published, folder.path, replica)
     await follower.load()
     await follower.catch_up(donors())
     name_round(shared, replica)
     return EnteredRun(folder=folder, manifest=manifest, files=files, follower=follower, shared=shared)
-
-
-def _rules(folder: RunFolder, manifest: Manifest) -> RunRules:
-    data = read_file(folder.file(manifest.file(MODEL_LAYOUT)), limit_bytes=MAX_LAYOUT_BYTES)
-    return manifest.rules(ParameterLayout.decode(data, manifest.schedule.fragments))

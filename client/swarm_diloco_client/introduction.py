@@ -5,10 +5,10 @@ from swarm_diloco.manifest import Manifest
 STATE_BYTES = 8  # a parameter: θ and the outer momentum, float32
 
 
-def introduction(manifest: Manifest, *, missing_bytes: int) -> list[str]:
-    """Lines of plain text. The manifest is the operator's word, so what is not printable is replaced."""
+def introduction(manifest: Manifest, *, missing_bytes: int, has_state: bool) -> list[str]:
+    """Lines of plain text: what the operator wrote is made showable. `missing_bytes` is of the run's files."""
     run, model, data = manifest.run, manifest.model, manifest.data
-    state_bytes = 0 if missing_bytes == 0 else STATE_BYTES * model.parameters
+    state_bytes = 0 if has_state else STATE_BYTES * model.parameters
     facts = [
         ("run", f"{run.name}  {manifest.run_id.hex()[:16]}"),
         ("purpose", run.purpose or "the operator gives none"),

@@ -81,7 +81,7 @@ async def _take_part(
     contributor = Contributor(engine, run.follower, run.shared, run.manifest, fetch=run.files.get, say=say)
     reporter = Reporter(
         run.folder,
-        run.manifest.run.name,
+        run.manifest,
         run.follower,
         engine,
         role="worker",

@@ -175,14 +175,19 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class OtherState:
-    """This knock's base is not the state of the council's majority: its sender is to be repaired."""
+    """This knock's base is not the state of the council's majority, whose knocks prove it: its sender needs repair."""
+
+    knocks: tuple[bytes, ...]
 
     def fields(self) -> list[Field]:
-        return []
+        return [[knock] for knock in self.knocks]
 
     @classmethod
-    def read(cls, _fields: Fields) -> "OtherState":
-        return cls()
+    def read(cls, fields: Fields) -> "OtherState":
+        knocks = tuple(fields.rest(lambda knock: knock.bytes_(limit=MAX_KNOCK_BYTES)))
+        if len(knocks) > MAX_PROMISES:
+            raise RecordError(f"other state: {len(knocks)} knocks, more than a council's")
+        return cls(knocks)
 
 
 @dataclass(frozen=True, slots=True)

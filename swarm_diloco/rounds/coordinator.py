@@ -223,8 +223,8 @@ class Coordinator:
                 self._tasks.start(self._fetch(part, part_hash))
             case Decide(header):
                 self._broadcast(Decided(header.encode()))
-            case Refuse(peer):
-                self._broadcast(OtherState(), {peer})
+            case Refuse(peer, knocks):
+                self._broadcast(OtherState(knocks), {peer})
             case StateDiffers():
                 raise StateError(
                     f"round {self.view.round}: a majority of the council has another state than this peer. "

@@ -4,6 +4,7 @@ idle → knocked(b) → planned(b, a) → sending → holding → voted(b) → d
 """
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 
 from swarm_diloco.diloco.ledger import Commit, Header
@@ -30,6 +31,7 @@ from swarm_diloco.network.messages import (
 from swarm_diloco.network.wire import Signed, read_signed
 from swarm_diloco.rounds.candidacy import MAX_BALLOT_STEP, Candidacy
 from swarm_diloco.rounds.contribution import Contribution, encode_parts
+from swarm_diloco.rounds.decision.checks import is_other_state
 from swarm_diloco.rounds.exchange import Exchange
 from swarm_diloco.rounds.local_stream import local_pair
 from swarm_diloco.rounds.participant import Participant
@@ -76,7 +78,6 @@ class Session:
         self._own_knock: Signed | None = None
         self._member_streams: list[Stream] = []
         self._num_same = 0  # knocks at one ballot again
-        self._other_state: set[str] = set()  # candidates that hold another state than this peer
 
     @property
     def round(self) -> int:
@@ -302,9 +303,8 @@ class Session:
                 raise BallotFailed(max(promised, ballot + 1))
             case NotMe():
                 raise BallotFailed
-            case OtherState():
-                self._note_other_state(candidate)
-                await asyncio.sleep(RETRY_SECONDS)
+            case OtherState(knocks):
+                self._check_state(ballot, [read_signed(frame, run=self.view.rules.run_id) for frame in knocks])
                 raise BallotFailed
             case Refused(reason):
                 self.phase = f"refused: {reason}"
@@ -319,11 +319,9 @@ class Session:
         await asyncio.sleep(RETRY_SECONDS)
         raise BallotFailed(ballot if self._num_same < SAME_TRIES else None)
 
-    def _note_other_state(self, candidate: str) -> None:
-        """One candidate's word is not enough to stop for: its own state may be the broken one."""
-        self._other_state.add(candidate)
-        self.phase = "refused: another state"
-        if 2 * len(self._other_state) > len(self.view.council.candidates):
+    def _check_state(self, ballot: int, knocks: Sequence[Signed]) -> None:
+        """A candidate's word is not enough to stop for; a majority's signed knocks are."""
+        if is_other_state(self.view, ballot, knocks):
             raise StateError(
                 f"round {self.round}: the council's state is not this peer's. "
                 "Remove snapshots/ from the run's folder (keep votes) and start again"

@@ -1,7 +1,7 @@
 """A trainer that trains nothing: `python -m fake_trainer CHANNEL MEMORY FOLDER …`. FOLDER/script says what it does.
 
-Lines of the script, done in order: `ready`, `offer`, `say TEXT` (on stderr), `fail REASON`, `die SIGNAL`, `exit STATUS`,
-`babble`, `wait` (for a message; Stop ends the program, and leaves FOLDER/saved), `hang` (for ever, deaf to all).
+Lines of the script, done in order: `ready`, `offer`, `say TEXT` (on stderr), `fail REASON`, `die SIGNAL`,
+`exit STATUS`, `babble`, `wait` (for a message; Stop ends the program, and leaves FOLDER/saved), `hang` (for ever).
 """
 
 import os

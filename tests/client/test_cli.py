@@ -38,7 +38,9 @@ def help_loads(*arguments: str) -> list[str]:
     return loaded
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)], ids=" ".join
+)
 def test_help_imports_nothing_heavy(arguments: list[str]):
     assert help_loads(*arguments) == []
 
@@ -77,7 +79,9 @@ def test_global_option_names_are_frozen():
 def test_a_volunteers_options_can_be_set_from_the_environment(context: click.Context):
     command = cli.get_command(context, "join")
     assert command is not None
-    variables = {parameter.name: parameter.envvar for parameter in command.params if isinstance(parameter, click.Option)}
+    variables = {
+        parameter.name: parameter.envvar for parameter in command.params if isinstance(parameter, click.Option)
+    }
     assert variables == {
         "device": "SWARM_DILOCO_DEVICE",
         "threads": "SWARM_DILOCO_THREADS",

@@ -14,6 +14,7 @@ import signal
 from pathlib import Path
 
 import torch
+
 from small_swarm import FAST, SmallPeer, genesis_of, identity, rules_for
 from swarm_diloco.diloco.outer_optimizer import OuterSettings
 from swarm_diloco.network.hivemind_network import HivemindNetwork

@@ -53,6 +53,7 @@ class PeerProcess:
                 else:
                     self.lines.append(line)
                 self._more.notify_all()
+        await self.process.wait()  # its output ends before it does: whoever waits is to find its status
         async with self._more:
             self._more.notify_all()
 

@@ -17,6 +17,7 @@ from swarm_diloco.diloco.records import HASH_BYTES, hash_of
 from swarm_diloco.diloco.schedule import ScheduleSettings
 from swarm_diloco.network.identity import Identity
 from swarm_diloco.network.interface import Network
+from swarm_diloco.network.simulated_network import SimulatedWorld, run_virtual
 from swarm_diloco.rounds.contribution import Contribution
 from swarm_diloco.rounds.engine import Engine, Outcome
 from swarm_diloco.rounds.follower import Applied, Follower
@@ -161,6 +162,7 @@ class SmallPeer:
         assert self.engine is not None
         assert self.follower is not None
         self.credited = self.follower.log.totals.tokens_by_peer[self.peer]  # also what was decided as it crashed
+        self.trained = max(self.trained, self.credited)  # a new process does not know what the one before it trained
         pending = self.trained - self.credited
         if self.may_train is not None:
             await self.may_train.wait()
@@ -171,9 +173,8 @@ class SmallPeer:
             pending += self.weight
             base_round = self.follower.replica.round
             outcome = await self.engine.contribute(self.contribution(base_round, pending))
-            pending -= outcome.credited_tokens
+            pending = max(0, pending - outcome.credited_tokens)
             self.credited += outcome.credited_tokens
-            assert pending >= 0
             self.outcomes.append(outcome)
 
     def contribution(self, base_round: int, tokens: int) -> Contribution:
@@ -226,7 +227,9 @@ def assert_all_work_counts_once(peers: Sequence[SmallPeer]) -> None:
     for peer in peers:
         credited = newest.totals.tokens_by_peer[peer.peer]
         if peer.trains:
-            assert peer.credited <= credited <= peer.trained, f"{peer.name}: {peer.credited}, {credited}, {peer.trained}"
+            assert peer.credited <= credited <= peer.trained, (
+                f"{peer.name}: {peer.credited}, {credited}, {peer.trained}"
+            )
         assert credited == newest.totals.counters.get(peer.peer, 0), f"{peer.name}: its ranges do not join on"
 
 
@@ -236,3 +239,25 @@ def assert_one_log(peers: Sequence[SmallPeer]) -> None:
     for peer in peers:
         for round_, state in peer.states.items():
             assert seen.setdefault(round_, state) == state, f"round {round_}: {peer.name} differs"
+
+
+def played(folder: Path, num_rounds: int, *, rules: RunRules | None = None) -> list[SmallPeer]:
+    """A bootstrap peer and a worker that have done so many rounds and stopped: real logs, parts and snapshots."""
+    rules = rules or rules_for()
+    genesis = genesis_of(rules, [identity("boot").peer])
+    peers = [SmallPeer(name, folder / name, rules, genesis) for name in ("boot", "ann")]
+    peers[0].trains = False
+    peers[0].has_first_state()
+    peers[1].donors = [peers[0].peer]
+    peers[1].max_rounds = num_rounds
+
+    async def scenario(world: SimulatedWorld) -> None:
+        for peer in peers:
+            await peer.start(world.network(peer.identity))
+        for peer in peers:
+            await peer.reached(num_rounds)
+        for peer in peers:
+            await peer.stop()
+
+    run_virtual(scenario, seed=1, limit_seconds=100 + 10 * num_rounds)
+    return peers

@@ -9,7 +9,7 @@ from swarm_diloco.diloco.ledger import Commit, Head, Kind, Member, PartRecord, d
 from swarm_diloco.diloco.records import HASH_BYTES, hash_of
 from swarm_diloco.errors import RecordError
 from swarm_diloco.network.messages import Knock, Plan, PlannedPart, Propose, Sealed, VoteCast
-from swarm_diloco.network.wire import Signed, sign
+from swarm_diloco.network.wire import Signed, read_signed, sign
 from swarm_diloco.rounds.council import council_of
 from swarm_diloco.rounds.decision.ballot import (
     Ballot,
@@ -21,7 +21,7 @@ from swarm_diloco.rounds.decision.ballot import (
     SendProposal,
     StateDiffers,
 )
-from swarm_diloco.rounds.decision.checks import adopted, check_plan, check_proposal
+from swarm_diloco.rounds.decision.checks import adopted, check_plan, check_proposal, is_other_state
 from swarm_diloco.rounds.decision.proposals import void_commit
 from swarm_diloco.rounds.decision.voter import View, Voter
 
@@ -48,7 +48,9 @@ VIEW = View(
 
 
 def knock(peer: str, ballot: int = 0, *, weight: int = 100, prev: bytes = PREV, **fields: object) -> Signed:
-    message = Knock(**{"fragment": 0, "base": VIEW.base, "weight": weight, "tokens_to": weight, "reachable": True, **fields})  # type: ignore[arg-type]
+    message = Knock(
+        **{"fragment": 0, "base": VIEW.base, "weight": weight, "tokens_to": weight, "reachable": True, **fields}
+    )  # type: ignore[arg-type]
     return sign(IDS[peer], run=RULES.run_id, round_=1, ballot=ballot, head=Head(0, prev), message=message)
 
 
@@ -221,7 +223,14 @@ def test_another_state_is_refused_once_a_majority_has_ours_and_stops_us_when_a_m
     round_.knock(knock(EVE, base=hash_of(b"broken")), knock(C0))
     assert not round_.actions
     round_.knock(knock(C1))
-    assert round_.said(Refuse) == [Refuse(EVE)]
+    (refuse,) = round_.said(Refuse)
+    assert isinstance(refuse, Refuse)
+    assert refuse.peer == EVE
+    proof = [read_signed(frame, run=RULES.run_id) for frame in refuse.knocks]
+    assert is_other_state(replace(VIEW, base=hash_of(b"broken")), 0, proof)
+    assert not is_other_state(VIEW, 0, proof)  # it has ours
+    assert not is_other_state(replace(VIEW, base=hash_of(b"broken")), 0, proof[:1])  # no majority
+    assert not is_other_state(replace(VIEW, base=hash_of(b"broken")), 1, proof)
     broken = Round(ballot_of(0))
     broken.knock(knock(C0), knock(C1, base=hash_of(b"another")), knock(C2, base=hash_of(b"another")))
     assert broken.actions == [StateDiffers()]
@@ -385,6 +394,7 @@ def test_what_a_peer_outside_of_the_council_claims_to_have_voted_for_is_not_adop
     round_.knock(knock(EVE, 1, vote=VoteCast(0, theirs.encode())), knock(C0, 1), knock(C1, 1))
     assert round_.said(SendPlan)
     assert not round_.said(FetchPart)
+    assert adopted(VIEW, 1, [knock(EVE, 1, vote=VoteCast(0, theirs.encode()))]) is None
 
 
 # --- what a voter checks
@@ -442,7 +452,10 @@ def wrong_commits() -> dict[str, Commit]:
             right, members=(replace(first, tokens_from=5, tokens_to=105), *right.members[1:])
         ),
         "no majority": replace(
-            right, kind=Kind.VOID, parts=(), members=(replace(first, tokens_to=0), replace(first, peer=EVE, tokens_to=0))
+            right,
+            kind=Kind.VOID,
+            parts=(),
+            members=(replace(first, tokens_to=0), replace(first, peer=EVE, tokens_to=0)),
         ),
         "a void that credits": replace(right, kind=Kind.VOID, parts=()),
         "tokens for no part": replace(

@@ -268,10 +268,10 @@ def test_a_round_has_one_decided_commit_whatever_happens(size: int) -> None:
 class ForgetsPromises(Voter):
     """Knocks at a ballot, and votes at a lower one later."""
 
-    def promised(self, view: View) -> int:  # noqa: ARG002
+    def promised(self, view: View) -> int:
         return 0
 
-    def promise(self, view: View, ballot: int) -> bool:  # noqa: ARG002
+    def promise(self, view: View, ballot: int) -> bool:
         return True
 
 
@@ -296,7 +296,7 @@ def test_without_adopting_a_round_splits(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_with_vote_files_that_are_lost_a_round_splits() -> None:
     class Amnesiac(Voter):
         @classmethod
-        def decode(cls, data: bytes) -> Voter:  # noqa: ARG003
+        def decode(cls, data: bytes) -> Voter:
             return cls()
 
     assert num_splits(200, 3, Amnesiac) > 0

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from process_swarm import PeerProcess, ProcessSwarm, all_until, candidate_of
 from small_swarm import identity
 

@@ -348,4 +348,4 @@ def test_the_state_is_what_the_log_says(tmp_path: Path) -> None:
 
     play(peers, script)
     assert watcher.states[3] == peers[0].states[3]
-    assert NUM_VALUES == peers[0].rules.layout.num_values
+    assert peers[0].rules.layout.num_values == NUM_VALUES

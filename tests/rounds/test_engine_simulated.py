@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from small_swarm import QUICK, SmallPeer, assert_one_log, genesis_of, identity, rules_for
+from small_swarm import SmallPeer, assert_one_log, genesis_of, identity, rules_for
 from swarm_diloco.network.simulated_network import SimulatedWorld, run_virtual
 from swarm_diloco.rounds.settings import RunRules
 

@@ -1,20 +1,18 @@
-"""`init`, `bootstrap` and `join` as a volunteer and an operator have them: real processes, real hivemind, a tiny model."""
+"""`init`, `bootstrap` and `join` as people have them: real processes, real hivemind, a tiny model."""
 
-import asyncio
 import json
 import shutil
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from app_process import App, unfinished_files
+from small_init import DOCUMENTS, MODEL
 from swarm_diloco_bootstrap.status_file import PeerStatus, read_status
 from swarm_diloco_client.cli import run
-from small_init import DOCUMENTS, MODEL
 
 pytestmark = [pytest.mark.swarm]
 

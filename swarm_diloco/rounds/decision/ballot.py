@@ -42,9 +42,10 @@ class Decide:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Its state is not the swarm's."""
+    """Its state is not the swarm's, as these knocks of a council's majority show."""
 
     peer: str
+    knocks: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,11 +217,11 @@ class Ballot:
             return actions
         if self._voted_here and self.me not in self.knocks:
             return actions  # the promises must show the vote that is to be adopted
-        for peer in list(self._strangers):
-            del self._strangers[peer]
-            actions.append(Refuse(peer))
         if self._adopting is None:
             self._promises = tuple(self.knocks[peer] for peer in council.members if peer in self.knocks)
+        for peer in list(self._strangers):
+            del self._strangers[peer]
+            actions.append(Refuse(peer, tuple(signed.frame for signed in self._promises)))
         if must := self._must_adopt():
             return actions + self._adopt(must)
         if self.num_contributions < self.view.rules.rounds.minimum_workers or self._opened_at is None:

@@ -42,6 +42,16 @@ def _is_promise(view: View, ballot: int, signed: Signed) -> bool:
     )
 
 
+def is_other_state(view: View, ballot: int, knocks: Sequence[Signed]) -> bool:
+    """Whether these knocks prove that a majority of the council has one state, and that it is not mine."""
+    bases = {
+        signed.sender: signed.message.base
+        for signed in knocks
+        if isinstance(signed.message, Knock) and _is_promise(view, ballot, signed)
+    }
+    return view.council.is_majority(bases) and len(set(bases.values())) == 1 and view.base not in bases.values()
+
+
 def check_plan(view: View, plan: Plan, former: Plan | None, own: Signed) -> None:
     """What a member checks of its coordinator's plan; `former` is this ballot's plan so far. Raises RecordError."""
     rules, knock = view.rules, own.message
