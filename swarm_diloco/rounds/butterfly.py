@@ -34,10 +34,6 @@ CODEC_ROOM = 2.0  # a mean is no longer than the longest contribution; its codec
 Key = tuple[int, int]  # part, attempt
 
 
-def parts_protocol(rules: RunRules) -> str:
-    return f"{rules.protocol_prefix}/parts"
-
-
 @dataclass(frozen=True, slots=True)
 class Hello:
     round: int
@@ -195,7 +191,7 @@ class Butterfly:
 
     async def _exchange_once(self, reducer: str) -> None:
         stream = await self._network.dial(
-            reducer, parts_protocol(self._rules), timeout_seconds=self._rules.rounds.silence_seconds
+            reducer, self._rules.parts_protocol, timeout_seconds=self._rules.rounds.silence_seconds
         )
         try:
             await stream.send(self._hello.encode(), timeout_seconds=self._limit)

@@ -15,7 +15,7 @@ MAX_BALLOT_STEP = 2**16  # that a ballot may lie past the one promised here: nob
 
 
 class Candidacy:
-    """`on_begin(ballot)` is called when a ballot of this peer's begins: it then knocks there itself."""
+    """`on_begin(ballot)` is called when a ballot begins at which this peer should knock, lower ones being left."""
 
     def __init__(self, participant: Participant, view: View, *, on_begin: Callable[[int], None]) -> None:
         self._participant = participant
@@ -31,6 +31,9 @@ class Candidacy:
 
     async def admit(self, signed: Signed, stream: Stream) -> None:
         """A peer's word on this round; a knock's stream is served until the peer leaves or the round is over."""
+        if isinstance(signed.message, Promised):
+            self._heed_call(signed.sender, signed.message.ballot)
+            return
         reply = self._reason_against(signed)
         if reply is not None:
             frame = self._participant.sign(self._view.round, signed.ballot, reply).frame
@@ -47,6 +50,11 @@ class Candidacy:
                     self._coordinators[signed.ballot].left(signed.sender)
             case _:
                 pass
+
+    def _heed_call(self, candidate: str, ballot: int) -> None:
+        """A candidate that coordinates a higher ballot and has no majority there asks this peer to come."""
+        if self._view.council.candidate(ballot) == candidate:
+            self._on_begin(ballot)
 
     def _reason_against(self, signed: Signed) -> Message | None:
         candidate, promised = self._view.council.candidate(signed.ballot), self._participant.voter.promised(self._view)

@@ -35,7 +35,6 @@ from swarm_diloco.rounds.decision.ballot import (
 )
 from swarm_diloco.rounds.decision.voter import View
 from swarm_diloco.rounds.participant import Participant
-from swarm_diloco.rounds.settings import RunRules
 from swarm_diloco.rounds.tasks import Tasks, end
 from swarm_diloco.rounds.voting import vote_for
 
@@ -198,7 +197,7 @@ class Coordinator:
 
     async def _until_decided(self) -> None:
         loop = asyncio.get_running_loop()
-        self._tasks.start(self._probe_absent())
+        self._tasks.start(self._look_for_absent())
         while not self.ballot.is_over:
             self._wake.clear()
             now = loop.time()
@@ -267,22 +266,35 @@ class Coordinator:
             self.ballot.unavailable(part_hash)
             self._wake.set()
 
-    async def _probe_absent(self) -> None:
-        """Dial the expected who have not knocked: one that nobody reaches is not worth waiting for."""
-        log = self._participant.follower.log
+    async def _look_for_absent(self) -> None:
+        """One that nobody reaches is not worth waiting for; one that is at another ballot is called to this one."""
         await self._opened.wait()
-        for member in log.commit(self.view.round - 1).members:
-            is_absent = member.peer in self.ballot.expected and member.peer not in self.ballot.knocks
-            if is_absent and member.reachable and member.peer != self._participant.identity.peer:
-                try:
-                    stream = await self._participant.network.dial(
-                        member.peer, ping_protocol(self.view.rules), timeout_seconds=PROBE_SECONDS
-                    )
-                    await stream.close()
-                except NetworkError:
-                    if member.peer not in self.ballot.knocks:
-                        self.left(member.peer)
+        members = self._participant.follower.log.commit(self.view.round - 1).members
+        for member in members:
+            is_awaited = member.peer in self.ballot.expected and self._is_absent(member.peer)
+            if is_awaited and member.reachable and not await self._reach(member.peer, self.view.rules.ping_protocol):
+                self.left(member.peer)
+        if self.ballot.ballot == 0:
+            return  # where everybody begins
+        called = [member.peer for member in members if member.reachable and member.peer in self.view.council.members]
+        while self.ballot.plan is None and not self.ballot.is_over:
+            await asyncio.sleep(self._participant.rules.rounds.silence_seconds)
+            if not self.view.council.is_majority(self.ballot.knocks):
+                for peer in filter(self._is_absent, called):
+                    await self._reach(peer, self.view.rules.control_protocol, Promised(self.ballot.ballot))
 
+    def _is_absent(self, peer: str) -> bool:
+        return peer not in self.ballot.knocks and peer != self._participant.identity.peer
 
-def ping_protocol(rules: RunRules) -> str:
-    return f"{rules.protocol_prefix}/ping"
+    async def _reach(self, peer: str, protocol: str, message: Message | None = None) -> bool:
+        """Whether the peer takes a stream, and a word on it."""
+        try:
+            stream = await self._participant.network.dial(peer, protocol, timeout_seconds=PROBE_SECONDS)
+        except NetworkError:
+            return not self._is_absent(peer)  # it may have come meanwhile
+        with suppress(NetworkError, RecordError):
+            if message is not None:
+                await self._send(stream, message)
+                await stream.receive(timeout_seconds=PROBE_SECONDS)  # its close: it was read
+        await stream.close()
+        return True

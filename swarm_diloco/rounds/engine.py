@@ -15,14 +15,13 @@ from swarm_diloco.diloco.ledger import listed_values
 from swarm_diloco.errors import DiskError, NetworkError, RecordError, SwarmDilocoError
 from swarm_diloco.network.identity import Identity
 from swarm_diloco.network.interface import Network, Stream
-from swarm_diloco.network.messages import Ahead, Behind, Bye, Coming, Knock, Message, Refused
+from swarm_diloco.network.messages import Ahead, Behind, Bye, Coming, Knock, Message, Promised, Refused
 from swarm_diloco.network.wire import Signed, read_signed
-from swarm_diloco.rounds.butterfly import HELLO_SECONDS, Hello, Traffic, parts_protocol
+from swarm_diloco.rounds.butterfly import HELLO_SECONDS, Hello, Traffic
 from swarm_diloco.rounds.contribution import Contribution
-from swarm_diloco.rounds.coordinator import ping_protocol
 from swarm_diloco.rounds.follower import Applied, Follower
 from swarm_diloco.rounds.participant import Participant
-from swarm_diloco.rounds.session import Session, control_protocol
+from swarm_diloco.rounds.session import Session
 from swarm_diloco.rounds.settings import RunRules
 from swarm_diloco.rounds.tasks import until_first
 from swarm_diloco.status import RoundStatus
@@ -136,9 +135,9 @@ class Engine:
             raise DiskError("this peer has no state of the run: catch up first")
         self._participant.load_votes()
         await self.follower.serve()
-        await self._network.serve(control_protocol(self.rules), self._on_control)
-        await self._network.serve(parts_protocol(self.rules), self._on_parts)
-        await self._network.serve(ping_protocol(self.rules), _answer_ping)
+        await self._network.serve(self.rules.control_protocol, self._on_control)
+        await self._network.serve(self.rules.parts_protocol, self._on_parts)
+        await self._network.serve(self.rules.ping_protocol, _answer_ping)
         await until_first(self.follower.follow(lambda: self._participant.donors), self._play())
 
     async def _play(self) -> None:
@@ -200,7 +199,7 @@ class Engine:
             signed = read_signed(frame, run=self.rules.run_id, sender=stream.peer)
         except RecordError:
             return
-        if not isinstance(signed.message, Knock | Coming | Bye):
+        if not isinstance(signed.message, Knock | Coming | Bye | Promised):
             return
         log = self.follower.log
         if signed.round <= log.head.round:

@@ -35,7 +35,6 @@ from swarm_diloco.rounds.decision.checks import is_other_state
 from swarm_diloco.rounds.exchange import Exchange
 from swarm_diloco.rounds.local_stream import local_pair
 from swarm_diloco.rounds.participant import Participant
-from swarm_diloco.rounds.settings import RunRules
 from swarm_diloco.rounds.shared_stream import SharedStream
 from swarm_diloco.rounds.tasks import Tasks, end
 from swarm_diloco.rounds.voting import vote_for
@@ -44,10 +43,6 @@ DIAL_SECONDS = 5.0
 RETRY_SECONDS = 1.0
 SAME_TRIES = 5  # a candidate that lacks a commit, or says that I do, gets so many retries
 DEADLINE_GROWTH = 1.5  # each ballot waits longer than the one before
-
-
-def control_protocol(rules: RunRules) -> str:
-    return f"{rules.protocol_prefix}/control"
 
 
 class BallotFailed(Exception):
@@ -175,7 +170,7 @@ class Session:
             return
         with suppress(NetworkError, RecordError):
             stream = await self._participant.network.dial(
-                candidate, control_protocol(self.view.rules), timeout_seconds=DIAL_SECONDS
+                candidate, self.view.rules.control_protocol, timeout_seconds=DIAL_SECONDS
             )
             try:
                 await self._send(stream, message)
@@ -221,7 +216,7 @@ class Session:
             self._tasks.start(self._candidacy.coordinator(ballot).attend(knock, theirs))
             return SharedStream(mine)
         stream = await self._participant.network.dial(
-            candidate, control_protocol(self.view.rules), timeout_seconds=DIAL_SECONDS
+            candidate, self.view.rules.control_protocol, timeout_seconds=DIAL_SECONDS
         )
         try:
             await stream.send(knock.frame, timeout_seconds=DIAL_SECONDS)

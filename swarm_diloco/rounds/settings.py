@@ -104,6 +104,20 @@ class RunRules:
         return tuple(part.stop - part.start for part in self.part_slices(fragment))
 
     @property
-    def protocol_prefix(self) -> str:
-        """The first half of every stream protocol's name: peers of another run or version never meet."""
-        return f"/swarm-diloco/{PROTOCOL_VERSION}/{self.run_id.hex()[:32]}"
+    def control_protocol(self) -> str:
+        """Of the streams between a member and its coordinator."""
+        return self._protocol("control")
+
+    @property
+    def parts_protocol(self) -> str:
+        """Of the streams between a member and a reducer."""
+        return self._protocol("parts")
+
+    @property
+    def ping_protocol(self) -> str:
+        """A stream that opens is the answer."""
+        return self._protocol("ping")
+
+    def _protocol(self, name: str) -> str:
+        """Peers of another run or version never meet."""
+        return f"/swarm-diloco/{PROTOCOL_VERSION}/{self.run_id.hex()[:32]}/{name}"

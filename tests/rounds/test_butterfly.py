@@ -16,7 +16,7 @@ from swarm_diloco.errors import RecordError, StreamLost
 from swarm_diloco.network.interface import Stream
 from swarm_diloco.network.messages import Plan, PlannedPart, Sealed
 from swarm_diloco.network.simulated_network import LinkSettings, SimulatedNetwork, SimulatedWorld, run_virtual
-from swarm_diloco.rounds.butterfly import Butterfly, Hello, PartFrame, Traffic, check_result, parts_protocol
+from swarm_diloco.rounds.butterfly import Butterfly, Hello, PartFrame, Traffic, check_result
 from swarm_diloco.rounds.contribution import encode_parts
 from swarm_diloco.rounds.log import PartStore
 from swarm_diloco.rounds.settings import RunRules
@@ -66,7 +66,7 @@ async def join(
         Hello.decode(await stream.receive(timeout_seconds=5))
         await butterfly.accept(stream)
 
-    await network.serve(parts_protocol(RULES), accept)
+    await network.serve(RULES.parts_protocol, accept)
     member = Member(name, network, butterfly, parts, sealed, held)
     member.running = asyncio.create_task(butterfly.run())
     return member
@@ -222,7 +222,7 @@ def test_a_part_that_is_not_right_is_refused_and_the_others_are_averaged(tmp_pat
         plan = plan_of(members, [100, 100, 100], reducers=[0])
         for member in members[:2]:
             member.butterfly.follow_plan(plan)
-        stream = await members[2].network.dial(members[0].peer, parts_protocol(RULES), timeout_seconds=5)
+        stream = await members[2].network.dial(members[0].peer, RULES.parts_protocol, timeout_seconds=5)
         await stream.send(Hello(1, 0, PREV).encode(), timeout_seconds=5)
         for frame in hostile_frames()[what]:
             await stream.send(frame, timeout_seconds=5)
@@ -240,13 +240,13 @@ def test_a_stranger_gets_nothing_and_a_members_streams_are_bounded(tmp_path: Pat
         members = [await join(world, tmp_path, name, normal_values(1)) for name in ("reducer", "member", "stranger")]
         plan = plan_of(members[:2], [100, 100], reducers=[0])
         members[0].butterfly.follow_plan(plan)
-        stream = await members[2].network.dial(members[0].peer, parts_protocol(RULES), timeout_seconds=5)
+        stream = await members[2].network.dial(members[0].peer, RULES.parts_protocol, timeout_seconds=5)
         await stream.send(Hello(1, 0, PREV).encode(), timeout_seconds=5)
         with pytest.raises(StreamLost):
             await stream.receive(timeout_seconds=5)
         streams = []
         for _ in range(5):
-            streams.append(await members[1].network.dial(members[0].peer, parts_protocol(RULES), timeout_seconds=5))
+            streams.append(await members[1].network.dial(members[0].peer, RULES.parts_protocol, timeout_seconds=5))
             await streams[-1].send(Hello(1, 0, PREV).encode(), timeout_seconds=5)
         with pytest.raises(StreamLost):
             await streams[-1].receive(timeout_seconds=1)

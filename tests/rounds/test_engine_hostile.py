@@ -27,9 +27,8 @@ from swarm_diloco.network.messages import (
 )
 from swarm_diloco.network.simulated_network import SimulatedWorld, run_virtual
 from swarm_diloco.network.wire import sign
-from swarm_diloco.rounds.butterfly import Hello, PartFrame, parts_protocol
+from swarm_diloco.rounds.butterfly import Hello, PartFrame
 from swarm_diloco.rounds.log import Log
-from swarm_diloco.rounds.session import control_protocol
 
 RULES = rules_for()
 EVE = identity("eve")
@@ -103,7 +102,7 @@ def test_nothing_that_a_stranger_says_stops_the_rounds(tmp_path: Path, lie: str)
     async def pester(world: SimulatedWorld, victim: SmallPeer) -> None:
         assert victim.follower is not None
         network = world.networks[EVE.peer]
-        protocol = parts_protocol(RULES) if lie == "parts" else control_protocol(RULES)
+        protocol = RULES.parts_protocol if lie == "parts" else RULES.control_protocol
         while True:
             log = victim.follower.log
             try:

@@ -1,11 +1,12 @@
 """The real engine over the simulated network, in virtual time."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from small_swarm import SmallPeer, assert_one_log, genesis_of, identity, rules_for
+from small_swarm import QUICK, SmallPeer, assert_one_log, genesis_of, identity, rules_for
 from swarm_diloco.network.simulated_network import SimulatedWorld, run_virtual
 from swarm_diloco.rounds.settings import RunRules
 
@@ -98,3 +99,29 @@ def test_who_dies_in_a_round_costs_the_others_no_work_and_catches_up(tmp_path: P
     for peer in peers[1:]:
         listed = [outcome.listed for outcome in peer.outcomes]
         assert sum(listed) >= 4, f"{peer.name}: {listed}"
+
+
+def test_a_candidate_without_a_majority_calls_who_is_back(tmp_path: Path) -> None:
+    """Else the two wait at ballots of their own until a deadline passes, here of a thousand seconds."""
+    patient = replace(QUICK, deadline_seconds=1000, deadline_ceiling_seconds=2000)
+    boot, ann = make(tmp_path, ["boot", "ann"], rules_for(patient))
+
+    async def scenario(world: SimulatedWorld) -> None:
+        for peer in (boot, ann):
+            await peer.start(world.network(peer.identity))
+        assert ann.follower is not None
+        round_ = 3
+        await ann.reached(round_)
+        while ann.follower.log.council(round_ + 1).candidates[0] != boot.peer:  # where a returning boot will sit
+            await ann.reached(round_ := round_ + 1)
+        await crash(world, boot)
+        await asyncio.sleep(30)
+        boot.donors = [ann.peer]
+        await boot.start(world.restart(boot.peer))
+        for peer in (boot, ann):
+            await peer.reached(round_ + 4)
+        for peer in (boot, ann):
+            await peer.stop()
+
+    run_virtual(scenario, seed=5, limit_seconds=200)
+    assert_one_log([boot, ann])
