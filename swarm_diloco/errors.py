@@ -68,7 +68,7 @@ class RecordError(SwarmDilocoError):
 
 
 class StateError(SwarmDilocoError):
-    """This replica's parameters differ from the swarm's. Remove the run's folder (not the key) and join again."""
+    """This replica's parameters differ from the swarm's. Remove snapshots/ from the run's folder and start again."""
 
     exit_status = 17
 

@@ -167,7 +167,14 @@ class Swarm:
     def answer(self, offer: Offer, listed: float, newest: int, *, pause: bool = True) -> None:
         """Tell the Outcome; with `pause` the trainer then stands still, having done no step."""
         self.send(
-            *((Pause(),) if pause else ()), Outcome(offer=offer.number, round=newest, listed=listed, newest=newest)
+            *((Pause(),) if pause else ()),
+            Outcome(
+                offer=offer.number,
+                round=newest,
+                listed=listed,
+                credited_tokens=int(offer.tokens * listed),
+                newest=newest,
+            ),
         )
         if pause:
             self.echo()

@@ -174,7 +174,15 @@ class Contributor:
 
     def _send_outcome(self, trainer: TrainerProcess, offer: Offer, outcome: RoundOutcome) -> None:
         newest = self._shared.round_of(FRAGMENT)  # not the replica's round: a void round leaves θ as it was
-        trainer.send(Outcome(offer=offer.number, round=outcome.round, listed=outcome.listed, newest=newest))
+        trainer.send(
+            Outcome(
+                offer=offer.number,
+                round=outcome.round,
+                listed=outcome.listed,
+                credited_tokens=outcome.credited_tokens,
+                newest=newest,
+            )
+        )
 
     def _contribution(self, offer: Offer) -> Contribution:
         """A void round leaves θ as it was: what was taken against the newest θ is good for the round after it."""

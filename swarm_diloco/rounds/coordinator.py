@@ -149,8 +149,10 @@ class Coordinator:
                     return
 
     def _beat(self) -> Message:
+        """Waiting stops the knocker's deadline: only a ballot with a majority, which lacks nothing but workers, may."""
         need, have = self.view.rules.rounds.minimum_workers, self.ballot.num_contributions
-        return Waiting(have, need) if self.ballot.plan is None and 0 < have < need else Beat()
+        can_decide = self.ballot.plan is None and self.view.council.is_majority(self.ballot.knocks)
+        return Waiting(have, need) if can_decide and 0 < have < need else Beat()
 
     async def _send(self, stream: Stream, message: Message) -> None:
         signed = self._participant.sign(self.view.round, self.ballot.ballot, message)

@@ -74,7 +74,7 @@ class Replica:
             raise StateError(
                 f"round {commit.round}: this replica's state of fragment {commit.fragment} is not the swarm's "
                 f"({self.base(commit.fragment).hex()[:16]} here, {commit.base.hex()[:16]} in the commit). "
-                "Remove the run's folder (not the key) and join again"
+                "Remove snapshots/ from the run's folder (keep votes) and start again"
             )
 
     def apply(self, commit: Commit, parts: Sequence[bytes]) -> None:

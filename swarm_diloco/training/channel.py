@@ -69,6 +69,7 @@ class Outcome:
     offer: int  # the Offer's number
     round: int  # that decided it, or is still open
     listed: float  # fraction of Δ's values that the commit lists this worker for; 0 = keep θ_local and train on
+    credited_tokens: int  # by that commit, to the token
     newest: int  # round of the result that θ in shared memory took last; a void leaves it
 
 

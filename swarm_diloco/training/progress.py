@@ -43,16 +43,17 @@ class Progress:
         self.offers += 1
         self.steps_since_offer = self.tokens_since_offer = 0
 
-    def listed(self, *, weight: int, tokens: int, fraction: float) -> None:
-        """A commit lists `fraction` of the values of an Offer that claimed `weight` and `tokens`."""
+    def listed(self, *, weight: int, fraction: float, credited_tokens: int) -> None:
+        """A commit lists `fraction` of the values of an Offer of `weight`, and credits so many of its tokens."""
         self.pending_weight = max(0, self.pending_weight - math.floor(weight * fraction))
-        self.pending_tokens = max(0, self.pending_tokens - math.floor(tokens * fraction))
+        self.pending_tokens = max(0, self.pending_tokens - credited_tokens)
         self.late = False
         self.largest_round_tokens = 0
 
     def listed_unseen(self, fraction: float) -> None:
         """The log credits `fraction` of what is pending, though no Outcome came: the program was restarted between."""
-        self.listed(weight=self.pending_weight, tokens=self.pending_tokens, fraction=fraction)
+        credited_tokens = math.floor(self.pending_tokens * fraction)
+        self.listed(weight=self.pending_weight, fraction=fraction, credited_tokens=credited_tokens)
 
     def missed(self, newest: int) -> int:
         """Commits since the local model was last taken from the global one, when `newest` is the newest."""

@@ -165,7 +165,8 @@ class Worker:
         self._answered = max(self._answered, outcome.offer)
         is_last = outcome.offer == self._progress.offers  # θ_at_Δ is that of the last Offer only
         if outcome.listed > 0 and (offer := self._offers.pop(outcome.offer, None)) is not None:
-            self._progress.listed(weight=offer.weight, tokens=offer.tokens, fraction=outcome.listed)
+            credited_tokens = outcome.credited_tokens
+            self._progress.listed(weight=offer.weight, fraction=outcome.listed, credited_tokens=credited_tokens)
             self._data.credit(offer.ranges)
             if is_last and self._progress.steps_since_offer > self._schedule.overlap_steps:
                 self._progress.synced_round = self._local.take_late_result()

@@ -196,8 +196,9 @@ async def test_an_offer_becomes_a_contribution_and_its_outcome_goes_back(start: 
     contribution, outcome = await client.rounds.contributions.get()
     assert (contribution.base_round, contribution.weight, contribution.tokens) == (0, 8, 8)
     assert contribution.delta.data_ptr() == client.shared.delta.data_ptr()
-    outcome.set_result(RoundOutcome(1, 0.75, 1))
-    assert await client.trainer.was_sent(Outcome) == Outcome(offer=1, round=1, listed=0.75, newest=0)
+    outcome.set_result(RoundOutcome(1, 0.75, 1, 6))
+    sent = await client.trainer.was_sent(Outcome)
+    assert sent == Outcome(offer=1, round=1, listed=0.75, credited_tokens=6, newest=0)
 
 
 async def test_past_the_deadline_training_goes_on_and_the_late_outcome_follows(start: Callable[..., Client]):
@@ -205,7 +206,8 @@ async def test_past_the_deadline_training_goes_on_and_the_late_outcome_follows(s
     client = start(rounds=bounds)
     client.trainer.say(offer(1))
     _, outcome = await client.rounds.contributions.get()
-    assert await client.trainer.was_sent(Outcome) == Outcome(offer=1, round=1, listed=0.0, newest=0)
+    sent = await client.trainer.was_sent(Outcome)
+    assert sent == Outcome(offer=1, round=1, listed=0.0, credited_tokens=0, newest=0)
     outcome.set_result(RoundOutcome(1, 1.0, 1))
     assert (await client.trainer.was_sent(Outcome, 2)).listed == 1.0
 

@@ -17,7 +17,7 @@ def test_a_listed_offer_leaves_what_was_trained_since() -> None:
     progress.offered()
     assert (progress.pending_weight, progress.pending_tokens, progress.offers) == (20, 20, 1)
     trained(progress, 7)
-    progress.listed(weight=20, tokens=20, fraction=1.0)
+    progress.listed(weight=20, fraction=1.0, credited_tokens=20)
     assert (progress.pending_weight, progress.pending_tokens) == (7, 7)
     assert progress.steps_since_offer == 1
 
@@ -31,7 +31,7 @@ def test_a_late_offers_weight_is_one_rounds_and_its_tokens_all() -> None:
     trained(progress, 30)
     progress.offered()
     assert (progress.pending_weight, progress.pending_tokens) == (30, 55)
-    progress.listed(weight=30, tokens=55, fraction=1.0)
+    progress.listed(weight=30, fraction=1.0, credited_tokens=55)
     assert (progress.pending_weight, progress.pending_tokens) == (0, 0)
     trained(progress, 4)
     progress.offered()
@@ -41,7 +41,7 @@ def test_a_late_offers_weight_is_one_rounds_and_its_tokens_all() -> None:
 def test_a_partly_listed_offer_falls_by_the_floor_of_its_part_and_is_not_late() -> None:
     progress = trained(Progress(), 11)
     progress.offered()
-    progress.listed(weight=11, tokens=11, fraction=0.3)
+    progress.listed(weight=11, fraction=0.3, credited_tokens=3)
     assert (progress.pending_weight, progress.pending_tokens) == (8, 8)
     trained(progress, 11)
     progress.offered()
@@ -71,8 +71,9 @@ def test_no_token_is_claimed_twice_and_none_is_lost(rounds: list[tuple[list[int]
         progress.offered()
         assert progress.pending_weight <= progress.pending_tokens
         if fraction:
-            claimed += int(progress.pending_tokens * fraction)
-            progress.listed(weight=progress.pending_weight, tokens=progress.pending_tokens, fraction=fraction)
+            credited = int(progress.pending_tokens * fraction)
+            claimed += credited
+            progress.listed(weight=progress.pending_weight, fraction=fraction, credited_tokens=credited)
         assert claimed + progress.pending_tokens == total
 
 
@@ -86,7 +87,7 @@ def test_counters_survive_the_checkpoint(numbers: list[int], late: bool) -> None
 
 def test_nothing_falls_below_zero() -> None:
     progress = trained(Progress(), 5)
-    progress.listed(weight=9, tokens=9, fraction=1.0)
+    progress.listed(weight=9, fraction=1.0, credited_tokens=9)
     assert (progress.pending_weight, progress.pending_tokens) == (0, 0)
     progress = trained(Progress(), 8)
     progress.listed_unseen(0.5)
