@@ -56,10 +56,5 @@ def verify_genesis(data: bytes, manifest: Manifest) -> Header:
     return header
 
 
-def base_of(header: Header, fragment: int) -> bytes:
-    """H(θ_f ‖ m_f) of θ_0, which a verified genesis names."""
-    return header.commit().base[HASH_BYTES * fragment : HASH_BYTES * (fragment + 1)]
-
-
 def _members(manifest: Manifest) -> tuple[Member, ...]:
     return tuple(Member(peer, 0, 0, 0, True, (), NO_HASH) for peer in manifest.run.bootstrap_peers)

@@ -4,12 +4,9 @@
 """
 
 import ipaddress
-import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
-
-import psutil
 
 from swarm_diloco.network.identity import public_key_of
 
@@ -102,20 +99,6 @@ def invite_addresses(addresses: Iterable[str]) -> list[str]:
     for address in dict.fromkeys(addresses):
         by_scope[scope(address)].append(address)
     return by_scope["public"] + by_scope["lan"] or by_scope["loopback"]
-
-
-def own_addresses(port: int) -> list[str]:
-    """What this machine's interfaces that are up have, as multiaddrs; link-local ones left out."""
-    states = psutil.net_if_stats()
-    found: list[str] = []
-    for interface, entries in psutil.net_if_addrs().items():
-        if interface not in states or not states[interface].isup:
-            continue
-        for entry in entries:
-            kind = {socket.AF_INET: "ip4", socket.AF_INET6: "ip6"}.get(entry.family)
-            if kind is not None and not ipaddress.ip_address(entry.address.split("%")[0]).is_link_local:
-                found.append(f"/{kind}/{entry.address}/tcp/{port}")
-    return found
 
 
 def usable(texts: Iterable[str]) -> Sequence[Address]:

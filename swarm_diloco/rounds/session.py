@@ -102,10 +102,6 @@ class Session:
         """Take part without a contribution: to vote, coordinate and reduce."""
         self._is_ready.set()
 
-    @property
-    def has_contribution(self) -> bool:
-        return self._contribution is not None
-
     async def run(self) -> None:
         """Until the round is in the log. Raises StateError, DiskError: both end this peer's part in the run."""
         await self._tasks.run(self._until_decided())

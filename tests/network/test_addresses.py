@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm_diloco.network.addresses import invite_addresses, own_addresses, parse, parse_announced, scope, usable
+from swarm_diloco.network.addresses import invite_addresses, parse, parse_announced, scope, usable
 from swarm_diloco.network.identity import Identity
 
 PEER = Identity.from_seed(bytes(32)).peer
@@ -90,12 +90,6 @@ def test_an_invite_holds_public_then_lan_addresses_and_loopback_only_alone() -> 
     assert invite_addresses([loopback, lan]) == [lan]
     assert invite_addresses([loopback]) == [loopback]
     assert invite_addresses([]) == []
-
-
-def test_own_addresses_are_addresses_and_include_loopback() -> None:
-    addresses = own_addresses(4001)
-    assert "/ip4/127.0.0.1/tcp/4001" in addresses
-    assert len(usable(addresses)) == len(addresses)
 
 
 @pytest.mark.parametrize("text", ["/ip4/8.8.8.8/tcp/0", "/ip4/0.0.0.0/tcp/1", "/ip6/::/tcp/1"])

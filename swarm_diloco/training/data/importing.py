@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import BufferedIOBase
 from pathlib import Path
 
-from blake3 import blake3
 from datasets import load_dataset
 
 from swarm_diloco.disk import sync_folder
@@ -93,15 +92,6 @@ _READERS: dict[str, Callable[[Path, str], Iterator[str]]] = {
     "parquet": _read_table,
     "arrow": _read_table,
 }
-
-
-def split_held_out(documents: Iterable[str], *, held_out_share: float) -> Iterator[tuple[bool, str]]:
-    """Each document with whether it is held out: by its hash, so the same text always falls on the same side."""
-    if not 0 <= held_out_share < 1:
-        raise ValueError(f"a share is from 0 to 1, not {held_out_share}")
-    for document in documents:
-        drawn = int.from_bytes(blake3(document.encode()).digest(length=6), "little") / 2**48
-        yield drawn < held_out_share, document
 
 
 def write_shards(documents: Iterable[str], folder: Path, num_shards: int) -> tuple[Path, ...]:

@@ -7,7 +7,7 @@ import pytest
 
 from swarm_diloco.errors import DataError, DiskError
 from swarm_diloco.training.data.documents import JsonlFile
-from swarm_diloco.training.data.importing import local_documents, split_held_out, write_held_out, write_shards
+from swarm_diloco.training.data.importing import local_documents, write_held_out, write_shards
 
 TEXTS = ["one", "zwei\nlines", "trois é\u2028"]
 
@@ -118,16 +118,3 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "data").write_text("a file")
     with pytest.raises(DiskError, match="cannot write text"):
         write_shards(["a"], tmp_path, 1)
-
-
-def test_the_same_text_always_falls_on_the_same_side():
-    documents = [f"document {n % 1000}" for n in range(3000)]
-    split = list(split_held_out(documents, held_out_share=0.1))
-    assert [document for _, document in split] == documents
-    sides = {}
-    for is_held_out, document in split:
-        assert sides.setdefault(document, is_held_out) == is_held_out
-    assert 60 < sum(sides.values()) < 140
-    assert not any(is_held_out for is_held_out, _ in split_held_out(documents, held_out_share=0))
-    with pytest.raises(ValueError, match="0 to 1"):
-        list(split_held_out(documents, held_out_share=1.5))
