@@ -12,7 +12,7 @@ from swarm_diloco.diloco.records import HASH_BYTES, Field, Fields, hash_of, pack
 from swarm_diloco.errors import RecordError
 
 FORMAT_VERSION = 1
-MAX_COMMIT_BYTES = 2**20  # 64 members with 64 ranges each and 16,384 parts stay under it
+MAX_COMMIT_BYTES = 3 * 2**19  # 16,384 parts take 0.8 MB, 64 members with 256 ranges each 0.3 MB
 MAX_HEADER_BYTES = MAX_COMMIT_BYTES + 2**16
 MAX_MEMBERS = 4096
 MAX_RANGES = 256

@@ -117,7 +117,7 @@ async def watch(peer: SmallPeer, options: argparse.Namespace) -> None:
             if status.open_round == int(what[0]) and status.phase == what[1]:
                 os.kill(os.getpid(), number)
                 break
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0 if status.open_round == int(what[0]) else 0.002)  # a phase may last a moment only
     await asyncio.Event().wait()
 
 
