@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Callable
+from contextlib import suppress
 
 from swarm_diloco.diloco.ledger import Commit
 from swarm_diloco.errors import DiskError
@@ -14,6 +15,8 @@ from swarm_diloco.run_folder import RunFolder
 from swarm_diloco_bootstrap.status_file import PeerStatus, round_line
 
 Say = Callable[[str], None]
+
+FIRST_WORD_SECONDS = 20.0  # that a round may be overdue before it is said; then twice as long each time
 
 
 class Reporter:
@@ -46,13 +49,45 @@ class Reporter:
             await self._write(self._status_at_start())
         reported = 0
         while max_rounds is None or reported < max_rounds:
-            applied, at = await self._applied.get()
+            applied, at = await self._next()
             seconds = None if self._last_at is None else at - self._last_at
             self._last_at = at
             status = self._status(applied.commit, applied.digest, applied.state_hash, seconds)
             await self._write(status)
             self._say(round_line(status))
             reported += 1
+
+    async def _next(self) -> tuple[Applied, float]:
+        """The next round; while it is overdue, say at growing intervals what it waits for."""
+        pause_seconds = FIRST_WORD_SECONDS
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_seconds):
+                    return await self._applied.get()
+            if (waiting := self._waiting()) is not None:
+                self._say(waiting)
+                pause_seconds *= 2
+
+    def _waiting(self) -> str | None:
+        """Why there is no round, or None while it is not due or nobody trains."""
+        status, log = self._engine.status(), self._follower.log
+        overdue_seconds = self._follower.head_age_seconds() - log.commit(log.head.round).next_due_ms / 1000
+        if status.phase == "idle" or overdue_seconds < FIRST_WORD_SECONDS or self._role != "worker":
+            return None
+        whom = (
+            "this peer" if status.coordinator == self._follower.network.peer else f"…{(status.coordinator or '')[-8:]}"
+        )
+        here = f"; {status.waiting_for[0]} of {status.waiting_for[1]} workers are here" if status.waiting_for else ""
+        return (
+            f"round {status.open_round} has been due for {overdue_seconds:.0f} s: {status.phase} at ballot "
+            f"{status.ballot}, whose coordinator is {whom}{here}"
+        )
+
+    def leaving(self) -> None:
+        self._say("leaving: telling the others, keeping what was trained (again to leave at once)")
+
+    def left(self) -> None:
+        self._say(f"left at round {self._follower.replica.round}")
 
     async def _write(self, status: PeerStatus) -> None:
         try:

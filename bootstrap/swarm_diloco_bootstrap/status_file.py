@@ -57,7 +57,7 @@ def round_line(status: PeerStatus) -> str:
     """One line a round, for people and for `grep`."""
     rate = f"{status.round_tokens / status.round_seconds:,.0f} tokens/s" if status.round_seconds else ""
     held_out = [f"{name} loss {loss:.4f} at round {round_:.0f}" for name, (round_, loss) in status.losses.items()]
-    members = f"{len(status.members)} members, {len(status.workers)} trained"
+    members = f"{len(status.members)} member{'s' * (len(status.members) != 1)}, {len(status.workers)} trained"
     texts = [
         f"round {status.round}",
         members,

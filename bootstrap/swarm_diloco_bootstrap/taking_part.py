@@ -43,6 +43,7 @@ class TakingPart:
             working = [tasks.create_task(_run(work))] if work is not None else []
             ends = [tasks.create_task(_run(stop.event.wait)), tasks.create_task(self.reporter.run(self.max_rounds))]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            self.reporter.leaving()
             for task in working:
                 task.cancel()
             waits = [tasks.create_task(_run(before_leaving))] if before_leaving is not None else []
@@ -51,6 +52,7 @@ class TakingPart:
             await self._leave()
             for task in [*running, *ends]:
                 task.cancel()
+        self.reporter.left()
 
     async def _leave(self) -> None:
         with suppress(TimeoutError):

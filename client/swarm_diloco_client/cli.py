@@ -68,7 +68,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command line to its end; returns the exit status."""
     context = AppContext()
     try:
-        status = cli.main(list(arguments), prog_name=PROGRAM, standalone_mode=False, obj=context)
+        status = cli.main(list(arguments) or ["--help"], prog_name=PROGRAM, standalone_mode=False, obj=context)
     except (Exception, KeyboardInterrupt) as error:
         return report(error, debug=context.debug)
     return status if isinstance(status, int) else 0

@@ -101,8 +101,8 @@ class Contributor:
                 pass
 
     async def wait_for_outcome(self, seconds: float) -> None:
-        """Before leaving: until the round is decided to which something was contributed, if it is in time."""
-        if self._open_round is not None:
+        """Before leaving: until the round is decided in which a contribution is under way, if it is in time."""
+        if self._open_round is not None and self._engine.status().phase in ("exchanging", "voting"):
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._follower.wait_past(self._open_round - 1)

@@ -1,5 +1,6 @@
 """`join`: from an invite to a worker of the run, until told to stop."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from swarm_diloco.errors import ModelError, PeerUnreachable
 from swarm_diloco.invite import Invite
 from swarm_diloco.network.hivemind_network import HivemindNetwork
 from swarm_diloco.network.identity import Identity
@@ -27,7 +29,8 @@ from swarm_diloco_client.trainer_process import TrainerProcess, TrainerSettings
 Say = Callable[[str], None]
 
 REACH_SECONDS = 10.0
-OUTCOME_SECONDS = 10.0  # for the round under way to be decided when we leave
+OUTCOME_SECONDS = 5.0  # for a round that has a plan to be decided when we leave
+REJOIN_SECONDS = (2.0, 5.0, 10.0, 30.0, 60.0)  # between two tries to find a run that was joined before; then the last
 IDENTITY_FILE = "identity.key"  # of the home
 
 
@@ -47,6 +50,7 @@ class WorkerOptions:
 async def run_worker(invite: Invite, options: WorkerOptions, stop: StopRequest, *, say: Say) -> None:
     """Train for the run of `invite` until told to stop. Raises SwarmDilocoError, one line each."""
     torch.set_num_threads(1)  # this process sums and encodes; the machine's cores are the trainer's
+    check_device(options.trainer.device)
     identity_path = options.home / IDENTITY_FILE
     identity = Identity.load_or_create(identity_path)
     identity.lock(identity_path)
@@ -58,6 +62,8 @@ async def run_worker(invite: Invite, options: WorkerOptions, stop: StopRequest, 
         known = dict.fromkeys([*bootstrap_peers(invite), *book.records])
         return [peer for peer in known if peer != identity.peer]
 
+    if folder.exists():
+        await _until_somebody_answers(identity, identity_path, invite, book, say=say)
     async with _joined(identity, identity_path, invite, options, book, say=say) as (network, is_reachable):
         run = await enter_run(network, invite, folder, donors, say=say)
         say(f"at round {run.follower.replica.round}, starting to train")
@@ -102,6 +108,41 @@ async def _take_part(
     )
 
 
+def check_device(name: str | None) -> None:
+    """Before anything is fetched: a device that is not here will not come by trying again. Raises ModelError."""
+    is_missing = {"cuda": not torch.cuda.is_available(), "mps": not torch.backends.mps.is_available()}
+    if name is not None and is_missing.get(name, False):
+        raise ModelError(f"PyTorch finds no device {name!r} on this machine; leave --device out, or give cpu")
+
+
+async def _until_somebody_answers(
+    identity: Identity, identity_path: Path, invite: Invite, book: AddressBook, *, say: Say
+) -> None:
+    """A run that was joined before may be down for a while: keep asking, with growing pauses."""
+    tries = 0
+    while True:
+        try:
+            async with HivemindNetwork.start(
+                identity,
+                identity_path,
+                run_id=invite.run_id,
+                runtime_folder=runtime_folder(),
+                listen=(),
+                initial_peers=_known_addresses(invite, book),
+                client_mode=True,
+            ):
+                return
+        except PeerUnreachable as error:
+            pause = REJOIN_SECONDS[min(tries, len(REJOIN_SECONDS) - 1)]
+            say(f"{error}\nThe next try is in {pause:g} s")
+            await asyncio.sleep(pause)
+            tries += 1
+
+
+def _known_addresses(invite: Invite, book: AddressBook) -> list[str]:
+    return list(dict.fromkeys([*invite.addresses, *book.dial_addresses()]))
+
+
 @asynccontextmanager
 async def _joined(
     identity: Identity, identity_path: Path, invite: Invite, options: WorkerOptions, book: AddressBook, *, say: Say
@@ -116,7 +157,7 @@ async def _joined(
             runtime_folder=runtime_folder(),
             listen=options.listen or [f"/ip4/0.0.0.0/tcp/{options.port}"],
             announce=options.announce,
-            initial_peers=list(dict.fromkeys([*invite.addresses, *book.dial_addresses()])),
+            initial_peers=_known_addresses(invite, book),
             client_mode=client_mode,
         )
 

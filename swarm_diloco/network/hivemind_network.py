@@ -130,7 +130,7 @@ class HivemindNetwork:
         good = [address for address, reason in zip(others, reasons, strict=True) if reason is None]
         if others and not good:
             lines = [f"  {address}: {reason}" for address, reason in zip(others, reasons, strict=True)]
-            raise NetworkError("no peer of this run answers:\n" + "\n".join(lines))
+            raise PeerUnreachable("no peer of this run answers:\n" + "\n".join(lines))
         return good
 
     async def _why_no_peer(self, address: Address) -> str | None:

@@ -199,7 +199,8 @@ class Coordinator:
 
     async def _until_decided(self) -> None:
         loop = asyncio.get_running_loop()
-        self._tasks.start(self._look_for_absent())
+        self._tasks.start(self._probe_expected())
+        self._tasks.start(self._call_absent())
         while not self.ballot.is_over:
             self._wake.clear()
             now = loop.time()
@@ -268,21 +269,20 @@ class Coordinator:
             self.ballot.unavailable(part_hash)
             self._wake.set()
 
-    async def _look_for_absent(self) -> None:
-        """One that nobody reaches is not worth waiting for; one that is at another ballot is called to this one."""
+    async def _probe_expected(self) -> None:
+        """One that nobody reaches is not worth waiting for."""
         await self._opened.wait()
-        members = self._participant.follower.log.commit(self.view.round - 1).members
-        for member in members:
+        for member in self._participant.follower.log.commit(self.view.round - 1).members:
             is_awaited = member.peer in self.ballot.expected and self._is_absent(member.peer)
             if is_awaited and member.reachable and not await self._reach(member.peer, self.view.rules.ping_protocol):
                 self.left(member.peer)
-        if self.ballot.ballot == 0:
-            return  # where everybody begins
-        called = [member.peer for member in members if member.reachable and member.peer in self.view.council.members]
-        while self.ballot.plan is None and not self.ballot.is_over:
+
+    async def _call_absent(self) -> None:
+        """Past ballot 0, where everybody begins, and without a majority: call the council's others to this ballot."""
+        while self.ballot.ballot > 0 and self.ballot.plan is None and not self.ballot.is_over:
             await asyncio.sleep(self._participant.rules.rounds.silence_seconds)
             if not self.view.council.is_majority(self.ballot.knocks):
-                for peer in filter(self._is_absent, called):
+                for peer in filter(self._is_absent, self.view.council.members):
                     await self._reach(peer, self.view.rules.control_protocol, Promised(self.ballot.ballot))
 
     def _is_absent(self, peer: str) -> bool:

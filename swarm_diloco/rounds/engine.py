@@ -166,10 +166,16 @@ class Engine:
                 await asyncio.sleep(1.0)
 
     async def _when_due(self, session: Session) -> None:
-        """Open the round for this peer: next_due after the last decision, or as soon as a worker's steps are done."""
-        next_due = self.follower.log.commit(session.round - 1).next_due_ms / 1000
+        """Open the round for this peer: next_due after the last decision, or as soon as a worker's steps are done.
+
+        An archive that the newest commit does not list knocks at once: nobody waits for it, and a short round would be
+        over before its knock is there.
+        """
+        newest = self.follower.log.commit(session.round - 1)
+        next_due = newest.next_due_ms / 1000
         lead = min(self.due_lead_seconds, next_due / 2) if self._participant.trains else 0.0
-        await asyncio.sleep(max(0.0, next_due - lead - self.follower.head_age_seconds()))
+        if self._participant.trains or newest.member(self._network.peer) is not None:
+            await asyncio.sleep(max(0.0, next_due - lead - self.follower.head_age_seconds()))
         if not self._participant.trains:
             session.take_part()
         elif self.rules.schedule.pace == "time" and next_due:

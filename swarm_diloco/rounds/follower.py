@@ -331,8 +331,8 @@ class Follower:
             )
         except SwarmDilocoError:
             return
+        prune_snapshots(self._snapshots)
         if not self._keeps_all:
-            prune_snapshots(self._snapshots)
             kept = stored_rounds(self._snapshots)[-2:]
             self.log.prune_parts(kept[0] + 1)
 

@@ -153,7 +153,7 @@ def stored_rounds(folder: Path) -> list[int]:
 
 
 def prune_snapshots(folder: Path, *, keep: int = 2) -> None:
-    """Remove all but the newest `keep` snapshots; θ_0 is kept too, since every run can be verified from it."""
+    """Remove all but the newest `keep` snapshots; θ_0 is kept too: from it and all parts a run can be replayed."""
     for round_ in stored_rounds(folder)[:-keep]:
         if round_ > 0:
             shutil.rmtree(folder / str(round_), ignore_errors=True)

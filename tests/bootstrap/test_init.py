@@ -236,7 +236,7 @@ def test_what_cannot_be_made_is_said_in_one_line_and_leaves_nothing(
 def test_a_text_of_one_document_is_refused(tmp_path: Path, options: InitOptions) -> None:
     path = tmp_path / "one.txt"
     path.write_text("all of it " * 50)
-    with pytest.raises(DataError, match=r"holds 1 documents.*<\|endoftext\|>"):
+    with pytest.raises(DataError, match=r"holds one document.*<\|endoftext\|>"):
         init(tmp_path / "run", replace(options, data=str(path)))
 
 

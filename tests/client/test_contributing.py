@@ -105,6 +105,10 @@ class Rounds:
         )
         self.replica = SimpleNamespace(round=0)
         self.network = SimpleNamespace(peer="me")
+        self.phase = "exchanging"
+
+    def status(self) -> SimpleNamespace:
+        return SimpleNamespace(phase=self.phase)
 
     def on_due(self, callback: Callable[[int], None]) -> None:
         self.due = callback
@@ -344,6 +348,9 @@ async def test_leaving_waits_for_the_round_that_was_contributed_to(start: Callab
     await client.contributor.wait_for_outcome(1e6)  # nothing to wait for
     client.trainer.say(offer(1))
     await client.rounds.contributions.get()
+    client.rounds.phase = "knocked"
+    await client.contributor.wait_for_outcome(1e6)  # without a plan it may never be decided
+    client.rounds.phase = "exchanging"
     leaving = asyncio.create_task(client.contributor.wait_for_outcome(1e6))
     await asyncio.sleep(0)
     assert not leaving.done()

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -47,7 +48,10 @@ def identity(name: str) -> Identity:
 
 
 def rules_for(
-    rounds: RoundSettings = QUICK, codec: CodecSettings | None = None, outer: OuterSettings | None = None
+    rounds: RoundSettings = QUICK,
+    codec: CodecSettings | None = None,
+    outer: OuterSettings | None = None,
+    pace: Literal["steps", "time"] = "steps",
 ) -> RunRules:
     layout = ParameterLayout.of([("weight", (NUM_VALUES,))])
     return RunRules(
@@ -56,7 +60,7 @@ def rules_for(
         layout=layout,
         codec=codec or CodecSettings(),
         outer=outer or OuterSettings(),
-        schedule=ScheduleSettings(inner_steps=10, pace="steps"),
+        schedule=ScheduleSettings(inner_steps=10, pace=pace),
         rounds=rounds,
     )
 

@@ -125,3 +125,29 @@ def test_a_candidate_without_a_majority_calls_who_is_back(tmp_path: Path) -> Non
 
     run_virtual(scenario, seed=5, limit_seconds=200)
     assert_one_log([boot, ann])
+
+
+def test_an_archive_that_the_log_forgot_is_a_member_again(tmp_path: Path) -> None:
+    """A worker that is alone decides its rounds in no time: a knock made when the round is due comes too late."""
+    boot, ann = make(tmp_path, ["boot", "ann"], rules_for(pace="time"))
+
+    async def scenario(world: SimulatedWorld) -> None:
+        for peer in (boot, ann):
+            await peer.start(world.network(peer.identity))
+        assert ann.follower is not None
+        log, round_ = ann.follower.log, 3
+        await ann.reached(round_)
+        while log.council(round_ + 1).candidates[0] != ann.peer:  # the tie-breaker may go on alone
+            await ann.reached(round_ := round_ + 1)
+        await crash(world, boot)
+        await ann.reached(round_ + 3)
+        assert [member.peer for member in log.commit(round_ + 3).members] == [ann.peer]
+        boot.donors = [ann.peer]
+        await boot.start(world.restart(boot.peer))
+        await ann.reached(head := log.head.round + 4)
+        assert log.commit(head).member(boot.peer) is not None
+        for peer in (boot, ann):
+            await peer.stop()
+
+    run_virtual(scenario, seed=5, limit_seconds=600)
+    assert_one_log([boot, ann])

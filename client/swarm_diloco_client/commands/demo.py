@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 
-@click.command()
+@click.command(short_help="Train a small model with a whole swarm on this machine.")
 @click.option(
     "--dir",
     "folder",

@@ -7,7 +7,7 @@ import click
 from swarm_diloco_client.context import AppContext
 
 
-@click.command()
+@click.command(short_help="Measure the newest model on a held-out set.")
 @click.argument("source", required=False)
 @click.option(
     "--set",

@@ -7,7 +7,7 @@ import click
 from swarm_diloco_client.context import AppContext
 
 
-@click.command()
+@click.command(short_help="Write the newest model, its tokenizer and a model card.")
 @click.argument("source", required=False)
 @click.option(
     "--out",

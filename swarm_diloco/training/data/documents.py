@@ -12,8 +12,8 @@ from swarm_diloco.errors import DataError
 from swarm_diloco.training.data.settings import END_OF_DOCUMENT
 
 SEPARATOR = END_OF_DOCUMENT  # a line of this ends a document in many public text files
-LONG_DOCUMENT = 16_384  # characters: plain text is cut at the next empty line, so that shards fill evenly
-LONGEST_DOCUMENT = 65_536  # characters: and there at any line's end
+LONG_DOCUMENT = 4096  # characters: plain text is cut at the next empty line, so that shards fill evenly
+LONGEST_DOCUMENT = 16_384  # characters: and there at any line's end
 
 
 class DocumentReader(Protocol):

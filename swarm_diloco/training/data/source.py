@@ -187,8 +187,10 @@ class TrainingData:
         rows = reader.take(window, at.data_pass, first, max_sequences)
         if len(rows):
             self._cursor.advance(len(rows))
-            if self._newest_pass is not None and at.pass_number > self._newest_pass:
-                self._notices.append(f"this worker's text begins anew, in another order: pass {at.pass_number + 1}")
+            number = at.pass_number + 1
+            is_told = number & (number - 1) == 0  # pass 2, 4, 8, …: a short text begins anew at every round
+            if self._newest_pass is not None and at.pass_number > self._newest_pass and is_told:
+                self._notices.append(f"this worker's text begins anew, in another order: pass {number}")
             self._newest_pass = at.pass_number
         return torch.from_numpy(rows.astype(np.int64))
 

@@ -26,7 +26,7 @@ def test_a_text_is_cut_where_the_rule_says():
     assert all(LONG_DOCUMENT <= len(document) < LONGEST_DOCUMENT for document in documents[:-1])
     unbroken = list(documents_of_lines(["x" * 1000] * 100))
     assert sum(document.count("x") for document in unbroken) == 100_000
-    assert [len(document) // 1001 for document in unbroken] == [65, 33]
+    assert [len(document) // 1000 for document in unbroken] == [17, 17, 17, 17, 17, 15]
     assert list(documents_of_lines(["a", "<|endoftext|>", "b", "c", " <|endoftext|> ", ""])) == ["a", "b\nc"]
 
 
