@@ -138,7 +138,7 @@ def _dividing_line(data: str, documents: Iterable[str]) -> float:
         highest, num_characters = max(highest, value), num_characters + len(document)
     if len(lowest) < 2:
         raise DataError(
-            f"{data} holds {'one document' if lowest else 'no text'}, and one to train on and one to hold out are needed; "
+            f"{data} holds {'one document' if lowest else 'no text'}, and one to train on and one to hold out are due: "
             "in plain text a line <|endoftext|> ends a document, and so does an empty line after some thousand letters"
         )
     share = min(LARGEST_HELD_OUT_SHARE, HELD_OUT_CHARACTERS / num_characters)

@@ -21,7 +21,7 @@ def _settings(_context: click.Context, _parameter: click.Parameter, pairs: Itera
     return settings
 
 
-@click.command(epilog=f"\b\nPresets:\n{PRESET_LINES}")
+@click.command(short_help="Make a new run: contract, text, parameters, keys.", epilog=f"\b\nPresets:\n{PRESET_LINES}")
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option(
     "--preset", type=click.Choice(list(PRESETS)), help="Size of the model and what suits it.  [default: tiny]"
