@@ -203,7 +203,7 @@ async def test_nobody_there_is_said_in_one_line_an_address(swarm: Swarm):
     bootstrap, invite = await swarm.bootstrap()
     await bootstrap.end(signal.SIGTERM)
     worker = await swarm.join(invite, "a")
-    assert await worker.wait() == 20
+    assert await worker.wait() == 21
     assert "error: no peer of this run answers:" in worker.lines
     assert all("refused (nothing listens at that port)" in line for line in worker.lines if line.startswith("  /ip"))
     assert "Traceback" not in worker.output

@@ -11,7 +11,7 @@ from swarm_diloco.training.shared_memory import MAX_FRAGMENTS, SharedModel
 
 NUM_VALUES = 20_011  # not a whole number of pages
 WRITER = """
-import os, sys, torch
+import os, sys, time, torch
 from swarm_diloco.training.shared_memory import SharedModel
 torch.set_num_threads(1)
 shared = SharedModel.attach(int(sys.argv[1]))
@@ -20,8 +20,10 @@ round_ = 0
 while os.getppid() == int(sys.argv[2]):
     round_ += 1
     with shared.writing(0):
-        shared.theta.fill_(float(round_))
+        shared.theta.fill_(float(round_ % 2**20))  # exact in float32
         shared.set_round(0, round_)
+    if round_ % 8 == 0:
+        time.sleep(1e-4)  # a writer that never rests leaves no time for a whole read
 """
 
 
@@ -66,9 +68,10 @@ def test_a_reader_never_sees_a_torn_fragment() -> None:
         out, rounds = torch.empty(NUM_VALUES), set()
         num_reads = 0
         while num_reads < 10_000 or len(rounds) < 100:
+            assert writer.poll() is None
             round_ = shared.read_fragment(slice(0, NUM_VALUES), 0, out)
             low, high = out.aminmax()
-            assert float(low) == float(high) == round_
+            assert float(low) == float(high) == round_ % 2**20
             rounds.add(round_)
             num_reads += 1
     finally:
