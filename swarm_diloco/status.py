@@ -13,6 +13,7 @@ class RoundStatus:
     phase: str
     ballot: int
     coordinator: str | None  # peer id
+    council: tuple[str, ...]  # of the open round: more than half of it must be there
     members: tuple[str, ...]  # of the plan
     waiting_for: tuple[int, int] | None  # workers here, workers needed
     sent_bytes: int  # of parts, since the start

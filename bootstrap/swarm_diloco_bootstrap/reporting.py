@@ -78,9 +78,10 @@ class Reporter:
             "this peer" if status.coordinator == self._follower.network.peer else f"…{(status.coordinator or '')[-8:]}"
         )
         here = f"; {status.waiting_for[0]} of {status.waiting_for[1]} workers are here" if status.waiting_for else ""
+        council = ", ".join(f"…{peer[-8:]}" for peer in status.council)
         return (
             f"round {status.open_round} has been due for {overdue_seconds:.0f} s: {status.phase} at ballot "
-            f"{status.ballot}, whose coordinator is {whom}{here}"
+            f"{status.ballot}, whose coordinator is {whom}{here}. It takes a majority of its council: {council}"
         )
 
     def leaving(self) -> None:

@@ -1,13 +1,16 @@
 """An app's life: it runs until it is done or told to stop, and then ends within seconds."""
 
 import asyncio
+import errno
 import os
 import signal
+import sys
 from collections.abc import Awaitable, Callable
 
 import uvloop
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+READER_GONE = (errno.EPIPE, errno.EIO)  # of a pipe, of a terminal
 CTRL_C_STATUS = 130  # 128 + SIGINT, as shells have it; a stop by SIGTERM or SIGHUP is what was asked for: 0
 
 
@@ -35,6 +38,18 @@ class StopRequest:
         else:
             app.cancel()
         self.signal = self.signal or number
+
+    def say(self, line: str) -> None:
+        """Print a line. Once nobody is there to read it, that is a hang-up, and nothing more is printed."""
+        try:
+            print(line, flush=True)  # noqa: T201 - this is the program's output
+        except OSError as error:  # a full disk costs the line
+            if error.errno in READER_GONE:
+                null = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(null, sys.stdout.fileno())
+                os.close(null)
+                if self.signal is None:
+                    signal.raise_signal(signal.SIGHUP)
 
 
 def run_app(app: Callable[[StopRequest], Awaitable[None]]) -> int:

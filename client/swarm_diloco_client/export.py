@@ -77,7 +77,11 @@ def _totals_at(run: ObservedRun, round_: int) -> Totals:
 
 def check_empty(out: Path) -> None:
     """Raises DiskError if something is at `out` that an export would have to replace."""
-    if out.is_symlink() or (out.exists() and not (out.is_dir() and not any(out.iterdir()))):
+    try:
+        is_taken = out.is_symlink() or (out.exists() and not (out.is_dir() and not any(out.iterdir())))
+    except OSError as error:
+        raise DiskError(f"cannot export to {out}: {error.strerror or error}") from error
+    if is_taken:
         raise DiskError(f"{out} is there and not an empty folder; name another one with --out")
 
 

@@ -8,6 +8,7 @@ The source is an invite (the log is followed over the network), a run's folder (
 client is working in it), or nothing: the only run on this machine.
 """
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -125,7 +126,7 @@ async def observed(source: str | None, home: Path) -> AsyncIterator[ObservedRun]
 
 def is_invite(source: str) -> bool:
     """Whether it is an invite rather than a folder's path, which may begin like one."""
-    return source.strip().startswith(PREFIX) and not Path(source).exists()
+    return source.strip().startswith(PREFIX) and not os.path.exists(source)  # noqa: PTH110 - Path's fails on long names
 
 
 def open_run(folder: RunFolder) -> ObservedRun:

@@ -116,6 +116,7 @@ class Engine:
             phase=session.phase if session else "starting",
             ballot=session.ballot if session else 0,
             coordinator=session.view.council.candidate(session.ballot) if session else None,
+            council=session.view.council.members if session else (),
             members=session.plan_members if session else (),
             waiting_for=session.waiting_for if session else None,
             sent_bytes=sent_bytes,

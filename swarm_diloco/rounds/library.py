@@ -251,9 +251,9 @@ class Donor:
 
         Raises DataError, RecordError, NetworkError, DiskError.
         """
-        into.parent.mkdir(parents=True, exist_ok=True)
         aside = into.with_name(f".fetching-{file_hash.hex()[:16]}")
         try:
+            into.parent.mkdir(parents=True, exist_ok=True)
             with aside.open("ab") as file:
                 while (offset := file.tell()) < num_bytes:
                     chunk = await self._ask("file", file_hash, offset)

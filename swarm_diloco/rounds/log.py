@@ -47,6 +47,10 @@ def _key_of(peer: str) -> bytes:
         raise RecordError(f"genesis: {error}") from error
 
 
+def _holds(path: Path, data: bytes) -> bool:
+    return path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data
+
+
 class PartStore:
     """Results' parts by hash. `hold` keeps bytes in memory until `settle` writes or drops them."""
 
@@ -120,9 +124,9 @@ class Log:
         self._digests: list[bytes] = []
         self._read_commit = lru_cache(maxsize=COMMITS_REMEMBERED)(self._load)
         header = verify_genesis(genesis, run_id=rules.run_id, operator_key=rules.operator_key)
-        if not self._path(0).exists():
-            write_durably(self._path(0), genesis)
         self._take(header.digest, header.commit())
+        if not _holds(self._path(0), genesis):
+            write_durably(self._path(0), genesis)
         while (following := self._stored(len(self._digests))) is not None:
             self._take(*following)
 

@@ -148,6 +148,8 @@ def stored_rounds(folder: Path) -> list[int]:
     """The rounds of which whole snapshots lie under `folder` (snapshots/), oldest first."""
     if not folder.exists():
         return []
+    if not folder.is_dir():
+        raise DiskError(f"{folder} is not a folder; remove it and start again")
     names = [path.name for path in folder.iterdir() if path.name.isdecimal() and (path / INDEX_FILE).exists()]
     return sorted(int(name) for name in names)
 

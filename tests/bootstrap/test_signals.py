@@ -69,3 +69,17 @@ def test_the_second_signal_cancels_and_the_third_ends_the_process():
 def test_an_app_that_is_done_has_status_0_and_its_errors_pass():
     assert run("print('done')") == (0, "done\n")
     assert run("raise OSError('no')")[0] == 1
+
+
+def test_an_app_whose_reader_is_gone_leaves_as_at_a_hang_up():
+    body = """
+    reader, writer = os.pipe()
+    os.close(reader)
+    os.dup2(writer, 1)
+    stop.heed()
+    stop.say("a round")
+    await stop.event.wait()
+    stop.say("leaving")
+    stop.say("left")
+    """
+    assert run(body) == (0, "")

@@ -19,7 +19,7 @@ from swarm_diloco.rounds.library import RunFiles
 from swarm_diloco.rounds.snapshot import write_snapshot
 from swarm_diloco.run_folder import RunFolder
 from swarm_diloco_bootstrap.operator_folder import OperatorFolder
-from swarm_diloco_client.observer import empty_replica, observed, open_run, stored_state
+from swarm_diloco_client.observer import empty_replica, is_invite, observed, open_run, stored_state
 from swarm_diloco_client.online_observer import open_online
 from swarm_diloco_client.run_report import report_lines, report_of, report_values
 
@@ -154,6 +154,10 @@ async def test_a_source_that_is_nothing_is_refused(tmp_path: Path) -> None:
         await _head(str(tmp_path), NOWHERE)
     with pytest.raises(InviteError):
         await _head("sd1nonsense", NOWHERE)
+
+
+def test_an_invite_may_be_longer_than_a_files_name() -> None:
+    assert is_invite("sd1" + 300 * "x")
 
 
 async def _head(source: str | None, home: Path) -> int:

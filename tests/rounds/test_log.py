@@ -39,6 +39,14 @@ def test_a_log_opens_as_it_was_left(run: list[SmallPeer], folder: Path) -> None:
     assert [commit.round for commit in log.newest(3)] == [4, 5, 6]
 
 
+@pytest.mark.parametrize("damage", [b"", b"rubbish", bytes(2**23)])
+def test_a_damaged_first_header_is_written_anew(folder: Path, damage: bytes) -> None:
+    (folder / "log" / "0").write_bytes(damage)
+    log = Log(folder, RULES, GENESIS)
+    assert log.head.round == 6
+    assert log.header_bytes(0) == GENESIS
+
+
 @pytest.mark.parametrize("damage", ["cut", "flipped", "missing", "empty", "another's", "too long"])
 def test_a_damaged_header_ends_the_log_there_and_what_comes_after_can_be_appended_again(
     folder: Path, damage: str

@@ -34,8 +34,4 @@ def bootstrap(folder: Path, announce: tuple[str, ...], listen: tuple[str, ...], 
     from swarm_diloco_bootstrap.signals import run_app
 
     options = ArchiveOptions(listen=listen, announce=announce, max_rounds=max_rounds)
-    return run_app(lambda stop: run_archive(OperatorFolder(folder), options, stop, say=_say))
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)  # noqa: T201 - this is the program's output
+    return run_app(lambda stop: run_archive(OperatorFolder(folder), options, stop, say=stop.say))

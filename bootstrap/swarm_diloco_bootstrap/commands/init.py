@@ -1,6 +1,8 @@
 """`init`: make a run."""
 
-from collections.abc import Iterable
+import signal
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -99,10 +101,23 @@ def init(
         port=port,
         seed=seed,
     )
-    made = make_run(folder, options, say=click.echo)
+    with _stops_as_interrupts():
+        made = make_run(folder, options, say=click.echo)
     for notice in made.notices:
         click.echo(f"note: {notice}")
     manifest = made.manifest
     click.echo(f"run {manifest.run.name!r} {manifest.run_id.hex()[:16]}: {manifest.model.parameters:,} parameters")
     click.echo(f"keep {made.folder.operator_key} safe: it alone speaks for the run")
     click.echo(f"start it:  swarm-diloco bootstrap {folder}")
+
+
+@contextmanager
+def _stops_as_interrupts() -> Iterator[None]:
+    """SIGTERM and SIGHUP are as Ctrl-C: what is half made is removed on the way out."""
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    former = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)

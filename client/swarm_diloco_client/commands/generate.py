@@ -46,6 +46,8 @@ def generate(context: AppContext, arguments: tuple[str, ...], *, tokens: int, te
     if len(arguments) > 2:
         raise click.UsageError("put the text in quotes: it is one argument, after at most one SOURCE")
     source, prompt = (None, *arguments) if len(arguments) == 1 else arguments
+    if not prompt.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in prompt):
+        raise click.UsageError("the text is not UTF-8")
 
     from swarm_diloco_client.cancellable import run_cancellable
     from swarm_diloco_client.export import outer_model

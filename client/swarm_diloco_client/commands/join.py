@@ -109,8 +109,4 @@ def join(
         max_rounds=max_rounds,
     )
     decoded = Invite.decode(invite)
-    return run_app(lambda stop: run_worker(decoded, options, stop, say=_say))
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)  # noqa: T201 - this is the program's output
+    return run_app(lambda stop: run_worker(decoded, options, stop, say=stop.say))

@@ -42,7 +42,7 @@ class DocumentSource(Protocol):
 def text_of_line(line: bytes, text_field: str, where: str) -> str:
     try:
         return text_of(json.loads(line), text_field, where)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: not a line of JSON ({error})") from error
 
 

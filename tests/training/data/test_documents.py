@@ -5,7 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm_diloco.errors import DataError
-from swarm_diloco.training.data.documents import LONG_DOCUMENT, LONGEST_DOCUMENT, JsonlFile, documents_of_lines
+from swarm_diloco.training.data.documents import (
+    LONG_DOCUMENT,
+    LONGEST_DOCUMENT,
+    JsonlFile,
+    documents_of_lines,
+    text_of_line,
+)
 
 lines = st.lists(
     st.sampled_from(["", "words\n", "a longer line of words " * 40, "<|endoftext|>\n", "x" * 3000 + "\r\n"])
@@ -89,3 +95,8 @@ def test_a_missing_file_is_named(tmp_path):
     ):
         with pytest.raises(DataError, match=r"no\.jsonl"):
             use()
+
+
+def test_a_line_nested_without_end_is_refused_by_its_place():
+    with pytest.raises(DataError, match="line 3"):
+        text_of_line(b"[" * 100_000, "text", "a.jsonl, line 3")
