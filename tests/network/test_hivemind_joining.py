@@ -41,7 +41,7 @@ async def test_two_of_our_own_cannot_share_a_port(tmp_path: Path, nothing_left: 
 async def test_each_initial_peer_that_fails_gets_its_line_and_reason(
     tmp_path: Path, nothing_left: None, refusing_port: int, silent_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swarm_diloco.network.hivemind_network.ADDRESS_SECONDS", 3.0)
+    monkeypatch.setattr("swarm_diloco.network.hivemind_network.ADDRESS_SECONDS", 5.0)
 
     def resolve_nothing(*_: object, **__: object) -> None:
         raise socket.gaierror("there are no names in this test")
@@ -68,7 +68,7 @@ async def test_each_initial_peer_that_fails_gets_its_line_and_reason(
 async def test_one_initial_peer_that_answers_is_enough(
     tmp_path: Path, nothing_left: None, refusing_port: int, silent_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swarm_diloco.network.hivemind_network.ADDRESS_SECONDS", 3.0)
+    monkeypatch.setattr("swarm_diloco.network.hivemind_network.ADDRESS_SECONDS", 5.0)
     dead = [f"/ip4/127.0.0.1/tcp/{port}/p2p/{Identity.generate().peer}" for port in (refusing_port, silent_port)]
     async with network_in(tmp_path) as other:
         await other.announce(b"other", lifetime_seconds=60)
