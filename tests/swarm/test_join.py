@@ -187,7 +187,7 @@ async def test_one_identity_is_for_one_process(swarm: Swarm):
 
 
 async def test_a_restarted_bootstrap_peer_has_the_same_invite_and_the_swarm_goes_on(swarm: Swarm):
-    swarm.init()
+    swarm.init(schedule__inner_steps=200)  # rounds that leave time for a knock to arrive
     bootstrap, invite = await swarm.bootstrap()
     worker = await swarm.join(invite, "a")
     await worker.wait_for(r"^round 2 ")
