@@ -237,6 +237,16 @@ def assert_all_work_counts_once(peers: Sequence[SmallPeer]) -> None:
         assert credited == newest.totals.counters.get(peer.peer, 0), f"{peer.name}: its ranges do not join on"
 
 
+async def until_phase(peer: SmallPeer, round_: int, phase: str) -> None:
+    assert peer.engine is not None
+    while True:
+        status = peer.engine.status()
+        if status.open_round == round_ and status.phase == phase:
+            return
+        assert status.round < round_, f"{peer.name} was never {phase} in round {round_}"
+        await asyncio.sleep(0.002)
+
+
 def assert_one_log(peers: Sequence[SmallPeer]) -> None:
     """No two peers hold different digests or bases for one round."""
     seen: dict[int, tuple[bytes, bytes]] = {}

@@ -16,6 +16,7 @@ from small_swarm import (
     genesis_of,
     identity,
     rules_for,
+    until_phase,
 )
 from swarm_diloco.disk import read_file
 from swarm_diloco.errors import DiskError
@@ -67,16 +68,6 @@ def play(
 async def all_reach(peers: list[SmallPeer], round_: int) -> None:
     for peer in peers:
         await peer.reached(round_)
-
-
-async def until_phase(peer: SmallPeer, round_: int, phase: str) -> None:
-    assert peer.engine is not None
-    while True:
-        status = peer.engine.status()
-        if status.open_round == round_ and status.phase == phase:
-            return
-        assert status.round < round_, f"{peer.name} was never {phase} in round {round_}"
-        await asyncio.sleep(0.002)
 
 
 def candidate_of(peers: list[SmallPeer], round_: int) -> SmallPeer:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from small_swarm import QUICK, SmallPeer, assert_one_log, genesis_of, identity, rules_for
+from small_swarm import QUICK, SmallPeer, assert_one_log, genesis_of, identity, rules_for, until_phase
 from swarm_diloco.network.simulated_network import SimulatedWorld, run_virtual
 from swarm_diloco.rounds.settings import RunRules
 
@@ -43,16 +43,6 @@ def test_three_workers_and_a_bootstrap_keep_one_log(tmp_path: Path) -> None:
 
 
 STAGES = ["idle", "knocked", "exchanging", "voting"]
-
-
-async def until_phase(peer: SmallPeer, round_: int, phase: str) -> None:
-    assert peer.engine is not None
-    while True:
-        status = peer.engine.status()
-        if status.open_round == round_ and status.phase == phase:
-            return
-        assert status.round < round_, f"{peer.name} was never {phase} in round {round_}"
-        await asyncio.sleep(0.005)
 
 
 async def crash(world: SimulatedWorld, peer: SmallPeer) -> None:
