@@ -19,9 +19,10 @@ from swarm_diloco.diloco.ledger import (
 from swarm_diloco.diloco.records import Field, Fields
 from swarm_diloco.errors import RecordError
 
-MAX_PROMISES = 9  # a council
+MAX_PROMISES = 1024  # a council's, or all of a degraded plan's
 MAX_KNOCK_BYTES = MAX_COMMIT_BYTES + 2**16  # with the vote that it reports
-MAX_BALLOT = 2**32
+FIRST_DEGRADED = 2**32  # ballots from here on need no majority of the council: degraded commits (protocol rule 10)
+MAX_BALLOT = 2**33
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Knock:
     step_microseconds: int = 0  # one inner step; 0: does not train
     norm_millionths: int = 0  # of Δ
     reachable: bool = False
-    vote: VoteCast | None = None
+    vote: VoteCast | None = None  # one given at a degraded ballot only if there is no other: it counts less
 
     def fields(self) -> list[Field]:
         return [
@@ -267,7 +268,7 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True)
 class Propose:
-    """Vote for this commit. Past ballot 0 a majority's knocks at this ballot come with it."""
+    """Vote for this commit. Past ballot 0 a majority's knocks at this ballot come with it, at a degraded ballot all."""
 
     commit_bytes: bytes
     promises: tuple[bytes, ...]

@@ -8,14 +8,13 @@ a proposal of a later ballot shows.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from swarm_diloco.diloco.ledger import MAX_HEADER_BYTES, Head
+from swarm_diloco.diloco.ledger import Head
 from swarm_diloco.diloco.records import Fields, hash_of, pack, unpack
 from swarm_diloco.errors import RecordError
 from swarm_diloco.network.identity import Identity, is_signed_by
+from swarm_diloco.network.interface import MAX_FRAME_BYTES
 from swarm_diloco.network.messages import (
     MAX_BALLOT,
-    MAX_KNOCK_BYTES,
-    MAX_PROMISES,
     Ahead,
     Beat,
     Behind,
@@ -36,7 +35,7 @@ from swarm_diloco.network.messages import (
 )
 
 MESSAGE_VERSION = 1
-MAX_MESSAGE_BYTES = MAX_HEADER_BYTES + MAX_PROMISES * MAX_KNOCK_BYTES  # a proposal with its promises
+MAX_MESSAGE_BYTES = MAX_FRAME_BYTES  # the longest are proposals with their promises
 
 KINDS: dict[str, Callable[[Fields], Message]] = {
     "knock": Knock.read,

@@ -10,6 +10,7 @@ from swarm_diloco.diloco.ledger import (
     Head,
     Header,
     Kind,
+    Member,
     genesis_message,
 )
 from swarm_diloco.diloco.records import HASH_BYTES, hash_of
@@ -18,7 +19,7 @@ from swarm_diloco.disk import read_file, write_durably
 from swarm_diloco.errors import DataError, DiskError, RecordError
 from swarm_diloco.network.identity import is_signed_by_key, public_key_of
 from swarm_diloco.rounds.council import Council, council_of
-from swarm_diloco.rounds.decision.voter import View
+from swarm_diloco.rounds.decision.voter import RECENT_COMMITS, View
 from swarm_diloco.rounds.settings import RunRules
 from swarm_diloco.rounds.totals import Totals
 
@@ -195,6 +196,10 @@ class Log:
             named_by -= 1
         return council_of(self.rules.run_id, round_, self.commit(named_by).members)
 
+    def _recent(self, round_: int) -> tuple[Member, ...]:
+        commits = [self.commit(earlier) for earlier in range(max(0, round_ - RECENT_COMMITS), round_)]
+        return tuple({member.peer: member for commit in commits for member in commit.members}.values())
+
     def view(self, round_: int, base: bytes) -> View:
         """What this log says of `round_`, whose predecessor it holds; `base` is this peer's own state's hash."""
         return View(
@@ -206,6 +211,7 @@ class Log:
             base=base,
             council=self.council(round_),
             tokens_credited=self.totals.counters,
+            recent=self._recent(round_),
         )
 
     def prune_parts(self, oldest_round: int) -> None:

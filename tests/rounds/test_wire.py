@@ -13,6 +13,7 @@ from swarm_diloco.errors import RecordError
 from swarm_diloco.network.interface import MAX_FRAME_BYTES
 from swarm_diloco.network.messages import (
     MAX_BALLOT,
+    MAX_PROMISES,
     Ahead,
     Beat,
     Behind,
@@ -208,7 +209,7 @@ def test_a_proposal_with_the_longest_promises_can_be_sent_and_read() -> None:
     assert len(proposal.frame) <= min(MAX_MESSAGE_BYTES, MAX_FRAME_BYTES)
     assert read_signed(proposal.frame, run=RUN) == proposal
     with pytest.raises(RecordError):
-        read_signed(signed_by_ann(Propose(b"", (b"",) * 10)).frame, run=RUN)
+        read_signed(signed_by_ann(Propose(b"", (b"",) * (MAX_PROMISES + 1))).frame, run=RUN)
 
 
 def test_token_counters_do_not_run_backwards_and_a_reducer_is_a_member() -> None:

@@ -160,11 +160,10 @@ class Ballot:
 
     def voted(self, peer: str, commit_digest: bytes, signature: bytes) -> None:
         """A council peer's vote; anything else is ignored."""
-        if self.proposal is None or peer not in self.view.council.members:
+        if self.proposal is None or peer not in self.voters:
             return
         digest = digest_of(self.proposal.commit_bytes)
-        message = vote_message(self.view.rules.run_id, self.view.round, self.ballot, digest)
-        if commit_digest == digest and is_signed_by(peer, message, signature):
+        if commit_digest == digest and is_signed_by(peer, self._vote_message(digest), signature):
             self._votes[peer] = Vote(peer, signature)
 
     def give_up(self) -> None:
@@ -186,9 +185,9 @@ class Ballot:
             actions += self._open(now, wall_ms)
         if self.plan is not None and self.proposal is None:
             actions += self._follow_parts(now, wall_ms)
-        if self.proposal is not None and self.view.council.is_majority(self._votes):
+        if self.proposal is not None and self._is_decisive(self._votes):
             votes = tuple(vote for _, vote in sorted(self._votes.items()))
-            self.decided = Header(self.proposal.commit_bytes, self.ballot, votes)
+            self.decided = Header(self.proposal.commit_bytes, self.ballot, votes, self._degraded_plan())
             actions.append(Decide(self.decided))
         return actions
 
@@ -200,6 +199,34 @@ class Ballot:
             return None if self._opened_at is None else self._opened_at + self.pacing.patience
         waits = [part.expires_at for part in self._parts if not part.is_held and not part.is_fetching]
         return min(waits) if waits else None
+
+    # whose knocks and votes it takes; a degraded ballot has other rules (rounds.decision.degraded)
+
+    @property
+    def voters(self) -> Collection[str]:
+        """Whose votes count."""
+        return self.view.council.members
+
+    def can_decide(self, present: Collection[str], _now: float) -> bool:
+        """Whether enough peers are here for a decision."""
+        return self.view.council.is_majority(present)
+
+    def _promisers(self, _present: Collection[str]) -> list[str]:
+        """Those whose knocks go with a proposal."""
+        return [peer for peer in self.view.council.members if peer in self.knocks]
+
+    def _adoptable(self) -> bytes | None:
+        """The reported commit that must be proposed again, if there is one."""
+        return adopted(self.view, self.ballot, self._promises)
+
+    def _is_decisive(self, votes: Collection[str]) -> bool:
+        return self.view.council.is_majority(votes)
+
+    def _vote_message(self, digest: bytes) -> bytes:
+        return vote_message(self.view.rules.run_id, self.view.round, self.ballot, digest)
+
+    def _degraded_plan(self) -> tuple[str, ...]:
+        return ()
 
     @property
     def num_contributions(self) -> int:
@@ -213,12 +240,12 @@ class Ballot:
             self._failed = True
             return [StateDiffers()]
         present = {peer for peer in self.knocks if peer not in self._gone}
-        if not council.is_majority(present):
+        if not self.can_decide(present, now):
             return actions
         if self._voted_here and self.me not in self.knocks:
             return actions  # the promises must show the vote that is to be adopted
         if self._adopting is None:
-            self._promises = tuple(self.knocks[peer] for peer in council.members if peer in self.knocks)
+            self._promises = tuple(self.knocks[peer] for peer in self._promisers(present))
         for peer in list(self._strangers):
             del self._strangers[peer]
             actions.append(Refuse(peer, tuple(signed.frame for signed in self._promises)))
@@ -242,7 +269,7 @@ class Ballot:
         if self._voted_here:
             assert self.own_vote is not None
             return self.own_vote.commit_bytes  # one commit a ballot, also after a restart
-        return adopted(self.view, self.ballot, self._promises) if self.ballot > 0 else None
+        return self._adoptable() if self.ballot > 0 else None
 
     def _adopt(self, commit_bytes: bytes) -> list[Action]:
         """Propose a reported commit unchanged, once its parts are here. A part that is nowhere ends this ballot."""

@@ -1,12 +1,22 @@
 """What a peer checks before it votes for a commit, and before it believes that one is decided."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
+from itertools import pairwise
 
-from swarm_diloco.diloco.ledger import MAX_DURATION_MS, Commit, Header, Kind, Member, listed_values, vote_message
+from swarm_diloco.diloco.ledger import (
+    MAX_DURATION_MS,
+    Commit,
+    Header,
+    Kind,
+    Member,
+    degraded_message,
+    listed_values,
+    vote_message,
+)
 from swarm_diloco.errors import RecordError
 from swarm_diloco.network.identity import is_signed_by
-from swarm_diloco.network.messages import Knock, Plan, Propose, VoteCast
+from swarm_diloco.network.messages import FIRST_DEGRADED, Knock, Plan, Propose, VoteCast
 from swarm_diloco.network.wire import Signed
 from swarm_diloco.rounds.decision.voter import View
 from swarm_diloco.rounds.settings import RunRules
@@ -14,26 +24,34 @@ from swarm_diloco.rounds.settings import RunRules
 MAX_ATTEMPTS = 3  # of one part in one ballot
 
 
-def adopted(view: View, ballot: int, knocks: Sequence[Signed]) -> bytes | None:
+def adopted(
+    view: View, ballot: int, knocks: Sequence[Signed], without: Collection[bytes] = frozenset()
+) -> bytes | None:
     """The commit that a proposal of `ballot` must repeat, or None when it is free.
 
-    Of the votes that the council's knocks report it is the one of the highest ballot. What no honest peer can have
-    voted for (another chain's commit, one that breaks a rule) does not count.
+    Of the votes that the council's knocks report it is the one of the highest ballot; a vote at a degraded ballot, by
+    whomever, counts when there is no other. What no honest peer can have voted for (another chain's commit, one that
+    breaks a rule) does not count, nor do the commits in `without`.
     """
-    best: VoteCast | None = None
+    votes: list[VoteCast] = []
     for signed in knocks:
         cast = signed.message.vote if isinstance(signed.message, Knock) else None
-        if cast is None or cast.ballot > ballot or signed.sender not in view.council.members:
+        if cast is None or cast.commit_bytes in without:
             continue
-        if best is not None and (cast.ballot, cast.commit_bytes) <= (best.ballot, best.commit_bytes):
-            continue
+        if cast.ballot >= FIRST_DEGRADED or (cast.ballot <= ballot and signed.sender in view.council.members):
+            votes.append(cast)
+    for cast in sorted(votes, key=_precedence, reverse=True):
         with suppress(RecordError):
-            check_commit(view, Commit.decode(cast.commit_bytes))
-            best = cast
-    return best.commit_bytes if best else None
+            check_commit(view, Commit.decode(cast.commit_bytes), is_degraded=cast.ballot >= FIRST_DEGRADED)
+            return cast.commit_bytes
+    return None
 
 
-def _is_promise(view: View, ballot: int, signed: Signed) -> bool:
+def _precedence(cast: VoteCast) -> tuple[bool, int, bytes]:
+    return cast.ballot < FIRST_DEGRADED, cast.ballot, cast.commit_bytes
+
+
+def is_promise(view: View, ballot: int, signed: Signed) -> bool:
     """Whether the message is a knock at this very ballot, on my chain."""
     return (
         isinstance(signed.message, Knock)
@@ -47,7 +65,7 @@ def is_other_state(view: View, ballot: int, knocks: Sequence[Signed]) -> bool:
     bases = {
         signed.sender: signed.message.base
         for signed in knocks
-        if isinstance(signed.message, Knock) and _is_promise(view, ballot, signed)
+        if isinstance(signed.message, Knock) and is_promise(view, ballot, signed)
     }
     return view.council.is_majority(bases) and len(set(bases.values())) == 1 and view.base not in bases.values()
 
@@ -92,23 +110,24 @@ def check_proposal(
     """
     must: bytes | None = None
     if ballot > 0:
-        promises = [signed for signed in promises if _is_promise(view, ballot, signed)]
+        promises = [signed for signed in promises if is_promise(view, ballot, signed)]
         if not view.council.is_majority({signed.sender for signed in promises}):
             raise RecordError("proposal: no majority has promised its ballot")
         must = adopted(view, ballot, promises)
         if must is not None and must != proposal.commit_bytes:
             raise RecordError("proposal: a vote that must be adopted is passed over")
     commit = Commit.decode(proposal.commit_bytes)
-    check_commit(view, commit)
+    # What must be adopted may have been proposed at a degraded ballot.
+    check_commit(view, commit, is_degraded=must is not None)
     # An adopted commit may be decided already, by votes that nobody here has seen, and may list an earlier knock of
     # mine, from before a restart.
-    if must is None and own is not None and not _is_as_knocked(commit.member(own.sender), own):
+    if must is None and own is not None and not is_as_knocked(commit.member(own.sender), own):
         raise RecordError("proposal: my entry is not as I knocked")
     return commit
 
 
-def check_commit(view: View, commit: Commit) -> None:
-    """Whether the commit may follow this peer's log. Raises RecordError."""
+def check_commit(view: View, commit: Commit, *, is_degraded: bool = False) -> None:
+    """Whether the commit may follow this peer's log; a degraded one may lack the council. Raises RecordError."""
     rules = view.rules
     if (commit.run, commit.round, commit.fragment, commit.prev) != (
         rules.run_id,
@@ -121,7 +140,7 @@ def check_commit(view: View, commit: Commit) -> None:
         raise RecordError(f"commit {commit.round}: its base is not my state's")
     if commit.kind not in (Kind.NORMAL, Kind.VOID):
         raise RecordError(f"commit {commit.round}: a vote cannot decide a {commit.kind.name.lower()} commit")
-    if not view.council.is_majority({member.peer for member in commit.members}):
+    if not is_degraded and not view.council.is_majority({member.peer for member in commit.members}):
         raise RecordError(f"commit {commit.round}: no majority of the council is among its members")
     if commit.absorbs is not None or commit.lever:
         raise RecordError(f"commit {commit.round}: it carries what comes with a later version")
@@ -154,7 +173,7 @@ def _check_parts(rules: RunRules, commit: Commit) -> None:
             raise RecordError(f"commit {commit.round}: {member.peer} is credited and in no part")
 
 
-def _is_as_knocked(entry: Member | None, own: Signed) -> bool:
+def is_as_knocked(entry: Member | None, own: Signed) -> bool:
     knock = own.message
     assert isinstance(knock, Knock)
     if entry is None:
@@ -175,16 +194,30 @@ def check_certificate(view: View, header: Header) -> Commit:
     The base is compared by whoever applies the commit: a header alone can be checked without the state.
     """
     commit = header.commit()
-    if header.degraded:
-        raise RecordError(f"commit {commit.round}: degraded certificates come with a later version")
     followed = (view.rules.run_id, view.round, view.fragment, view.prev)
     if (commit.run, commit.round, commit.fragment, commit.prev) != followed:
         raise RecordError(f"commit {commit.round}: it does not follow commit {view.round - 1} of my log")
-    message = vote_message(view.rules.run_id, commit.round, header.ballot, header.digest)
-    voters = {vote.peer for vote in header.votes if vote.peer in view.council.members}
-    if not view.council.is_majority(voters):
-        raise RecordError(f"commit {commit.round}: its certificate names no majority of the council")
+    if header.degraded:
+        plan, ballot = header.degraded, header.ballot
+        if not is_degraded_plan(view, plan) or ballot < FIRST_DEGRADED:
+            raise RecordError(f"commit {commit.round}: its degraded certificate's plan is none")
+        message = degraded_message(view.rules.run_id, commit.round, ballot, header.digest, plan)
+        voters = {vote.peer for vote in header.votes if vote.peer in plan}
+        is_decided = 2 * len(voters) > len(plan)
+    else:
+        message = vote_message(view.rules.run_id, commit.round, header.ballot, header.digest)
+        voters = {vote.peer for vote in header.votes if vote.peer in view.council.members}
+        is_decided = view.council.is_majority(voters) and header.ballot < FIRST_DEGRADED
+    if not is_decided:
+        raise RecordError(f"commit {commit.round}: its certificate names no majority of the council or plan")
     for vote in header.votes:
         if vote.peer not in voters or not is_signed_by(vote.peer, message, vote.signature):
             raise RecordError(f"commit {commit.round}: a vote by {vote.peer} is not valid")
     return commit
+
+
+def is_degraded_plan(view: View, plan: Sequence[str]) -> bool:
+    """Whether these peers may decide the round without the council: sorted, one of the recent members among them."""
+    recent = {member.peer for member in view.recent}
+    is_sorted = all(earlier < later for earlier, later in pairwise(plan))
+    return is_sorted and len(plan) <= view.rules.rounds.group_limit and not recent.isdisjoint(plan)

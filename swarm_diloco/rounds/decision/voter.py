@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from swarm_diloco.diloco.ledger import Member
 from swarm_diloco.diloco.records import Field, pack, unpack
-from swarm_diloco.network.messages import VoteCast
-from swarm_diloco.rounds.council import Council
+from swarm_diloco.network.messages import FIRST_DEGRADED, VoteCast
+from swarm_diloco.rounds.council import Council, rendezvous
 from swarm_diloco.rounds.settings import RunRules
 
+RECENT_COMMITS = 3  # their members may go on without the council's majority
 VOTE_FILE_VERSION = 1
 MAX_VOTE_FILE_BYTES = 2**26
 
@@ -24,6 +26,18 @@ class View:
     base: bytes  # of my own state
     council: Council
     tokens_credited: Mapping[str, int]  # a member's counter as of its last commit on this chain
+    recent: tuple[Member, ...] = ()  # of the chain's last RECENT_COMMITS, each as it was listed last
+
+    def candidate(self, ballot: int) -> str | None:
+        """The only peer that may coordinate this ballot; None if nobody whom others can dial may."""
+        if ballot < FIRST_DEGRADED:
+            return self.council.candidate(ballot)
+        peers = sorted(
+            (member.peer for member in self.recent if member.reachable),
+            key=lambda peer: rendezvous(self.rules.run_id, self.round, peer),
+        )
+        turn = (ballot - FIRST_DEGRADED) % (len(peers) + 1)  # the last turn is for who is alone and cannot be dialled
+        return peers[turn] if turn < len(peers) else None
 
 
 class Voter:
@@ -32,6 +46,7 @@ class Voter:
     def __init__(self) -> None:
         self._promises: dict[tuple[int, bytes], int] = {}
         self._votes: dict[tuple[int, bytes], VoteCast] = {}
+        self._degraded_votes: dict[tuple[int, bytes], VoteCast] = {}
 
     def promised(self, view: View) -> int:
         """The lowest ballot in which this peer may still vote."""
@@ -56,18 +71,31 @@ class Voter:
         self._votes[view.round, view.prev] = VoteCast(ballot, commit_bytes)
         return True
 
+    def reported(self, view: View) -> VoteCast | None:
+        """The vote that a knock tells of: a degraded one counts for nothing beside another."""
+        return self.vote_cast(view) or self.degraded_vote_cast(view)
+
+    def degraded_vote_cast(self, view: View) -> VoteCast | None:
+        return self._degraded_votes.get((view.round, view.prev))
+
+    def vote_degraded(self, view: View, ballot: int, commit_bytes: bytes, *, is_adopted: bool) -> bool:
+        """Vote without the council's majority: once in a round, but for what must be adopted."""
+        cast = self.degraded_vote_cast(view)
+        if ballot < self.promised(view) or (cast and cast.commit_bytes != commit_bytes and not is_adopted):
+            return False
+        self._promises[view.round, view.anchor] = ballot
+        self._degraded_votes[view.round, view.prev] = VoteCast(ballot, commit_bytes)
+        return True
+
     def forget_before(self, round_: int) -> None:
         """Drop what belongs to rounds that are decided and applied."""
         self._promises = {key: ballot for key, ballot in self._promises.items() if key[0] >= round_}
         self._votes = {key: cast for key, cast in self._votes.items() if key[0] >= round_}
+        self._degraded_votes = {key: cast for key, cast in self._degraded_votes.items() if key[0] >= round_}
 
     def encode(self) -> bytes:
         promises: list[Field] = [[*key, ballot] for key, ballot in sorted(self._promises.items())]
-        votes: list[Field] = [
-            [*key, cast.ballot, cast.commit_bytes]
-            for key, cast in sorted(self._votes.items(), key=lambda item: item[0])
-        ]
-        return pack([VOTE_FILE_VERSION, promises, votes])
+        return pack([VOTE_FILE_VERSION, promises, _vote_fields(self._votes), _vote_fields(self._degraded_votes)])
 
     @classmethod
     def decode(cls, data: bytes) -> "Voter":
@@ -79,9 +107,14 @@ class Voter:
             lambda entry: (entry.integer(), entry.hash_(), entry.integer()), limit=4096
         ):
             voter._promises[round_, anchor] = ballot
-        for round_, prev, cast in fields.list_of(
-            lambda entry: (entry.integer(), entry.hash_(), VoteCast.read(entry)), limit=4096
-        ):
-            voter._votes[round_, prev] = cast
+        for votes in (voter._votes, voter._degraded_votes):
+            for round_, prev, cast in fields.list_of(
+                lambda entry: (entry.integer(), entry.hash_(), VoteCast.read(entry)), limit=4096
+            ):
+                votes[round_, prev] = cast
         fields.end()
         return voter
+
+
+def _vote_fields(votes: Mapping[tuple[int, bytes], VoteCast]) -> list[Field]:
+    return [[*key, cast.ballot, cast.commit_bytes] for key, cast in sorted(votes.items(), key=lambda item: item[0])]
