@@ -1,18 +1,17 @@
-"""A second machine, played by a network namespace: the line that `bootstrap` prints works there as it stands."""
+"""A second machine, played by a host of the laboratory: the line that `bootstrap` prints works there as it stands."""
 
 import json
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 import pytest
 
+from laboratory import Laboratory, Link, why_not
 from small_init import DOCUMENTS, MODEL, SMALL
 from swarm_diloco_bootstrap.status_file import read_status
 
@@ -20,37 +19,13 @@ pytestmark = [
     pytest.mark.swarm,
     pytest.mark.root,
     pytest.mark.timeout(300),
-    pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
-    pytest.mark.skipif(shutil.which("ip") is None, reason="network namespaces need iproute2's ip"),
+    pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
 ]
-SUBNET = "10.213.77"
 
 
-def ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True)
-
-
-@pytest.fixture
-def machines() -> Iterator[tuple[str, str]]:
-    """Two namespaces with a cable between them: the operator's and the volunteer's."""
-    operator, volunteer = f"sd-op-{os.getpid()}", f"sd-vol-{os.getpid()}"
-    try:
-        for name in (operator, volunteer):
-            ip("netns", "add", name)
-            ip("-n", name, "link", "set", "lo", "up")
-        ip("link", "add", "cable", "netns", operator, "type", "veth", "peer", "name", "cable", "netns", volunteer)
-        for number, name in enumerate((operator, volunteer), 1):
-            ip("-n", name, "addr", "add", f"{SUBNET}.{number}/24", "dev", "cable")
-            ip("-n", name, "link", "set", "cable", "up")
-        yield operator, volunteer
-    finally:
-        for name in (operator, volunteer):
-            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
-
-
-def on(machine: str, command: list[str], home: Path) -> "subprocess.Popen[str]":
+def popen(command: list[str], home: Path) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        ["ip", "netns", "exec", machine, *command],
+        command,
         env=os.environ | {"SWARM_DILOCO_HOME": str(home), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -68,8 +43,7 @@ def join_line(output: IO[str]) -> str:
     raise AssertionError("bootstrap printed no join line:\n" + "".join(seen))
 
 
-def test_the_printed_join_line_works_on_a_second_machine_unedited(tmp_path: Path, machines: tuple[str, str]) -> None:
-    operator, volunteer = machines
+def test_the_printed_join_line_works_on_a_second_machine_unedited(tmp_path: Path) -> None:
     program = str(Path(sys.executable).with_name("swarm-diloco"))
     text, model, run = tmp_path / "text.jsonl", tmp_path / "model", tmp_path / "run"
     text.write_text("".join(json.dumps({"text": document}) + "\n" for document in DOCUMENTS))
@@ -78,21 +52,23 @@ def test_the_printed_join_line_works_on_a_second_machine_unedited(tmp_path: Path
     settings = [part for key, value in SMALL.items() for part in ("--set", f"{key}={value}")]
     what = ["--data", str(text), "--model", str(model), "--tokenizer", "byte", "--inner-steps", "4", *settings]
     subprocess.run([program, "init", str(run), *what], check=True, capture_output=True)
-    bootstrap = on(operator, [program, "bootstrap", str(run)], tmp_path / "operator-home")
-    try:
-        assert bootstrap.stdout is not None
-        command = shlex.split(join_line(bootstrap.stdout))
-        assert command[0] == Path(program).name
-        joined = on(volunteer, [program, *command[1:], "--max-rounds", "2"], tmp_path / "volunteer-home")
-        output, _ = joined.communicate(timeout=200)
-        assert joined.returncode == 0, output
-        (folder,) = (tmp_path / "volunteer-home" / "runs").iterdir()
-        there, here = read_status(folder), read_status(run)
-        assert there.round >= 2
-        assert there.own_tokens > 0
-        if here.round == there.round:
-            assert (here.digest, here.state_hash) == (there.digest, there.state_hash)
-    finally:
-        bootstrap.send_signal(signal.SIGTERM)
-        bootstrap.communicate(timeout=60)
+    with Laboratory({"operator": Link(), "volunteer": Link()}) as laboratory:
+        bootstrap = popen(laboratory.command("operator", program, "bootstrap", str(run)), tmp_path / "operator-home")
+        try:
+            assert bootstrap.stdout is not None
+            command = shlex.split(join_line(bootstrap.stdout))
+            assert command[0] == Path(program).name
+            join = laboratory.command("volunteer", program, *command[1:], "--max-rounds", "2")
+            joined = popen(join, tmp_path / "volunteer-home")
+            output, _ = joined.communicate(timeout=200)
+            assert joined.returncode == 0, output
+            (folder,) = (tmp_path / "volunteer-home" / "runs").iterdir()
+            there, here = read_status(folder), read_status(run)
+            assert there.round >= 2
+            assert there.own_tokens > 0
+            if here.round == there.round:
+                assert (here.digest, here.state_hash) == (there.digest, there.state_hash)
+        finally:
+            bootstrap.send_signal(signal.SIGTERM)
+            bootstrap.communicate(timeout=60)
     assert bootstrap.returncode in (0, 143)
