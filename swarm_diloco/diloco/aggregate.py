@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from swarm_diloco.diloco.arithmetic import CHUNK_VALUES, check_vectors, chunks, squash_, to_float32
+from swarm_diloco.diloco.arithmetic import check_vectors, chunks, squash_, to_float32
 from swarm_diloco.diloco.codec import Codec, Data
 
 MAX_WEIGHT_SUM = 2**53 - 1  # float64 holds all integers up to it
@@ -23,15 +23,20 @@ class WeightedSum:
 
     def __init__(self, num_values: int) -> None:
         self._total = torch.zeros(num_values)
-        self._product = torch.empty(min(num_values, CHUNK_VALUES))
 
     def add(self, values: Tensor, weight_coefficient: float) -> None:
-        """Add a decoded vector, contiguous 1-D float32, left as it is. The order of calls is part of the result."""
+        """Add a vector, contiguous 1-D float32, left as it is. The order of calls is part of the result."""
         check_vectors(values=values, total=self._total)
         for chunk in chunks(values.numel()):
-            product = self._product[: chunk.stop - chunk.start]
-            torch.mul(values[chunk], weight_coefficient, out=product)
-            self._total[chunk].add_(squash_(product))
+            self._add_(chunk, values[chunk].clone(), weight_coefficient)
+
+    def add_encoded(self, data: Data, codec: Codec, weight_coefficient: float) -> None:
+        """Add what the bytes stand for, a chunk at a time. Raises RecordError, and the sum is then of no use."""
+        for chunk, values in codec.decoded_chunks(data, self._total.numel()):
+            self._add_(chunk, values, weight_coefficient)
+
+    def _add_(self, chunk: slice, values: Tensor, weight_coefficient: float) -> None:
+        self._total[chunk].add_(squash_(values.mul_(weight_coefficient)))
 
     def total(self) -> Tensor:
         """The sum so far, not a copy."""
@@ -39,7 +44,7 @@ class WeightedSum:
 
 
 def aggregate(encoded: Sequence[Data], weights: Sequence[int], codec: Codec, num_values: int) -> Tensor:
-    """The mean of the senders' encoded vectors, in the plan's order. One is decoded at a time.
+    """The mean of the senders' encoded vectors, in the plan's order. A chunk of one is decoded at a time.
 
     Raises RecordError if one does not decode, ValueError if there is none or the weights sum to 0.
     """
@@ -48,5 +53,5 @@ def aggregate(encoded: Sequence[Data], weights: Sequence[int], codec: Codec, num
     total = sum(weights)
     weighted_sum = WeightedSum(num_values)
     for data, weight in zip(encoded, weights, strict=True):
-        weighted_sum.add(codec.decode(data, num_values), coefficient(weight, total))
+        weighted_sum.add_encoded(data, codec, coefficient(weight, total))
     return weighted_sum.total()

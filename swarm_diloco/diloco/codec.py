@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal, NoReturn, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -60,85 +60,114 @@ class Codec(ABC):
         takes. The same on all processors.
         """
         check_vectors(values=values)
-        lowest, highest = _extremes(values)
-        if not (math.isfinite(lowest) and math.isfinite(highest)):
-            raise ValueError(f"{self.name}: values from {lowest} to {highest} cannot be encoded")
-        if max(-lowest, highest) > self.largest:
-            values = values.clamp(-self.largest, self.largest)
-        return self._write(values)
+        if values.numel() == 0:
+            raise ValueError("a vector without values cannot be encoded")
+        return self._encode(values)
 
     def decode(self, data: Data, num_values: int) -> Tensor:
         """The float32 vector that anybody's bytes stand for, magnitudes below 2^−100 set to +0.
 
         Raises RecordError for another size than `num_values` have, and for a value that is not finite or beyond ±2^100.
         """
+        self._check_size(data, num_values)
+        values = torch.empty(num_values)
+        for chunk in chunks(num_values):
+            self._decode(data, num_values, chunk, values[chunk])
+        return values
+
+    def decoded_chunks(self, data: Data, num_values: int) -> Iterator[tuple[slice, Tensor]]:
+        """What `decode` gives, in chunks that stay in cache. Each is the caller's to change until it asks for the next.
+
+        Raises RecordError as `decode` does, perhaps after some chunks.
+        """
+        self._check_size(data, num_values)
+        scratch = torch.empty(min(num_values, CHUNK_VALUES))
+        for chunk in chunks(num_values):
+            values = scratch[: chunk.stop - chunk.start]
+            self._decode(data, num_values, chunk, values)
+            yield chunk, values
+
+    def check(self, data: Data, num_values: int) -> float:
+        """The norm of what the bytes stand for, without keeping it. Raises RecordError as `decode` does."""
+        return math.hypot(*(norm(values) for _, values in self.decoded_chunks(data, num_values)))
+
+    def _check_size(self, data: Data, num_values: int) -> None:
         if len(data) != self.encoded_bytes(num_values):
             raise RecordError(
                 f"{self.name}: {len(data)} bytes where {num_values} values have {self.encoded_bytes(num_values)}"
             )
-        values = self._read(data, num_values)
+
+    def _check_limit(self, values: Tensor) -> None:
         lowest, highest = _extremes(values)
         if not (lowest >= -LARGEST and highest <= LARGEST):
             raise RecordError(f"{self.name}: values from {lowest} to {highest} where ±2^100 is the limit")
-        return squash_(values)
 
-    def check(self, data: Data, num_values: int) -> float:
-        """The norm of what the bytes stand for, without keeping it. Raises RecordError as `decode` does."""
-        return norm(self.decode(data, num_values))
-
-    @abstractmethod
-    def _write(self, values: Tensor) -> bytes:
-        """Encode finite values within ±largest."""
+    def _refuse(self, values: Tensor) -> NoReturn:
+        lowest, highest = _extremes(values)
+        raise ValueError(f"{self.name}: values from {lowest} to {highest} cannot be encoded")
 
     @abstractmethod
-    def _read(self, data: Data, num_values: int) -> Tensor:
-        """Decode bytes of the right size into a vector of its own, unchecked."""
+    def _encode(self, values: Tensor) -> bytes:
+        """Encode at least one value."""
+
+    @abstractmethod
+    def _decode(self, data: Data, num_values: int, chunk: slice, out: Tensor) -> None:
+        """Write one chunk of the values that bytes of the right size stand for into `out`, checked and squashed."""
 
 
 def _extremes(values: Tensor) -> tuple[float, float]:
     """The lowest and highest value; both are NaN if any value is."""
-    if values.numel() == 0:
-        raise ValueError("a vector without values cannot be encoded")
     lowest, highest = torch.aminmax(values)
     return lowest.item(), highest.item()
 
 
-class Float32(Codec):
-    """The values themselves, little-endian."""
+@dataclass(frozen=True, slots=True)
+class FloatCodec(Codec):
+    """The values themselves in one of IEEE's forms, little-endian."""
 
-    name = "float32"
+    form: ClassVar[Literal["<f4", "<f2"]]
+    kind: ClassVar[torch.dtype]
 
     def encoded_bytes(self, num_values: int) -> int:
-        return 4 * num_values
+        return self.kind.itemsize * num_values
 
-    def _write(self, values: Tensor) -> bytes:
-        return _little_endian(values, "<f4")
+    def _encode(self, values: Tensor) -> bytes:
+        lowest, highest = _extremes(values)
+        if not (math.isfinite(lowest) and math.isfinite(highest)):
+            self._refuse(values)
+        if max(-lowest, highest) > self.largest:
+            values = values.clamp(-self.largest, self.largest)
+        return values.to(self.kind).numpy().astype(self.form, copy=False).tobytes()
 
-    def _read(self, data: Data, num_values: int) -> Tensor:
-        return torch.from_numpy(np.frombuffer(data, "<f4").astype(np.float32))
+    def _decode(self, data: Data, num_values: int, chunk: slice, out: Tensor) -> None:
+        form = np.dtype(self.form)
+        read = np.frombuffer(data, form, count=out.numel(), offset=form.itemsize * chunk.start)
+        out.copy_(torch.from_numpy(read.astype(form.newbyteorder("="))))
+        self._check_limit(out)
+        squash_(out)
 
 
-class Float16(Codec):
-    """IEEE half precision, little-endian, round to nearest even; saturates at ±65504."""
+class Float32(FloatCodec):
+    name = "float32"
+    form, kind = "<f4", torch.float32
+
+
+class Float16(FloatCodec):
+    """Rounded to nearest even; saturates at ±65504."""
 
     name = "float16"
     largest = 65504.0
-
-    def encoded_bytes(self, num_values: int) -> int:
-        return 2 * num_values
-
-    def _write(self, values: Tensor) -> bytes:
-        return _little_endian(values.to(torch.float16), "<f2")
-
-    def _read(self, data: Data, num_values: int) -> Tensor:
-        return torch.from_numpy(np.frombuffer(data, "<f2").astype(np.float16)).float()
+    form, kind = "<f2", torch.float16
 
 
 @dataclass(frozen=True, slots=True)
 class BlockCodec(Codec):
     """Codes times one float32 scale a block. A block with no magnitude of 2^−100 or more has scale 0."""
 
-    largest_code_value: ClassVar[float]
+    largest_code_value: ClassVar[float]  # of the codes that encoding gives
+    most_code_value: ClassVar[float]  # of all codes that decode
+    least_code_value: ClassVar[float]  # besides 0
+    steps: ClassVar[float]  # a power of two: codes are found from quotients value · steps / scale
 
     block_values: int
 
@@ -148,101 +177,126 @@ class BlockCodec(Codec):
     def _num_blocks(self, num_values: int) -> int:
         return -(-num_values // self.block_values)
 
-    def _blocks(self, values: Tensor) -> Iterator[Tensor]:
-        """The vector as views [blocks, block_values] of at most a chunk each, then a short block [1, rest] if any."""
-        num_whole = values.numel() // self.block_values * self.block_values
-        for chunk in chunks(num_whole):
-            yield values[chunk].view(-1, self.block_values)
-        if num_whole < values.numel():
-            yield values[num_whole:].view(1, -1)
+    def _encode(self, values: Tensor) -> bytes:
+        num_values = values.numel()
+        encoded = torch.empty(self.encoded_bytes(num_values), dtype=torch.uint8)
+        scales = np.empty((self._num_blocks(num_values), 1), np.float32)
+        codes = encoded[scales.nbytes :]
+        quotients = torch.empty(min(scales.size * self.block_values, CHUNK_VALUES))
+        for chunk in chunks(num_values):
+            blocks = self._blocks(values[chunk])
+            scale = scales[self._num_blocks(chunk.start) : self._num_blocks(chunk.stop)]
+            quotient = quotients[: blocks.numel()].view_as(blocks)
+            torch.amax(torch.abs(blocks, out=quotient), dim=1, keepdim=True, out=torch.from_numpy(scale))
+            largest = scale.max()
+            if not largest <= self.largest:
+                if not math.isfinite(largest):
+                    self._refuse(values)
+                blocks = blocks.clamp(-self.largest, self.largest)
+                scale.clip(max=self.largest, out=scale)
+            is_zero = scale < SMALLEST
+            scale /= self.largest_code_value
+            torch.div(blocks, torch.from_numpy(np.where(is_zero, 1, scale) / self.steps), out=quotient)
+            scale[is_zero] = 0
+            self._write_codes(quotient.view(-1), codes[self._code_bytes(chunk.start) : self._code_bytes(chunk.stop)])
+        encoded[: scales.nbytes] = torch.from_numpy(scales.ravel().astype("<f4", copy=False).view(np.uint8))
+        return encoded.numpy().tobytes()
 
-    def _write(self, values: Tensor) -> bytes:
-        scales, codes = [], []
-        for blocks in self._blocks(values):
-            magnitudes = blocks.abs().amax(dim=1, keepdim=True)
-            is_zero = magnitudes < SMALLEST
-            scale = magnitudes / self.largest_code_value
-            scales.append(scale.masked_fill(is_zero, 0.0).view(-1))
-            codes.append(self._codes((blocks / scale.masked_fill_(is_zero, 1.0)).view(-1)))
-        return _little_endian(torch.cat(scales), "<f4") + torch.cat(codes).numpy().tobytes()
+    def _blocks(self, values: Tensor) -> Tensor:
+        """As [blocks, block_values]: a view, or a copy if the last block is short and is filled up with zeros."""
+        if missing := -values.numel() % self.block_values:
+            values = torch.nn.functional.pad(values, (0, missing))
+        return values.view(-1, self.block_values)
 
-    def _read(self, data: Data, num_values: int) -> Tensor:
-        num_blocks = self._num_blocks(num_values)
-        scales = torch.from_numpy(np.frombuffer(data, "<f4", count=num_blocks).astype(np.float32))
-        values = self._code_values(np.frombuffer(data, np.uint8, offset=4 * num_blocks), num_values)
-        first = 0
-        for blocks in self._blocks(values):
-            blocks.mul_(scales[first : first + len(blocks), None])
-            first += len(blocks)
-        return values
+    def _decode(self, data: Data, num_values: int, chunk: slice, out: Tensor) -> None:
+        first, end = self._num_blocks(chunk.start), self._num_blocks(chunk.stop)
+        scales = np.frombuffer(data, "<f4", count=end - first, offset=4 * first).astype(np.float32)
+        first_code, end_code = self._code_bytes(chunk.start), self._code_bytes(chunk.stop)
+        offset = 4 * self._num_blocks(num_values) + first_code
+        codes = np.frombuffer(data, np.uint8, count=end_code - first_code, offset=offset)
+        values = out
+        if out.numel() % self.block_values:
+            values = torch.zeros(len(scales) * self.block_values)
+            codes = np.pad(codes, (0, self._code_bytes(values.numel()) - len(codes)))
+        self._read_codes(torch.from_numpy(codes.copy()), values)
+        values.view(-1, self.block_values).mul_(torch.from_numpy(scales)[:, None])
+        # Honest scales bound the values, so that two passes over these are left out.
+        if not np.abs(scales).max() <= LARGEST / self.most_code_value:
+            self._check_limit(values)
+        if not scales.min() >= SMALLEST / self.least_code_value:
+            squash_(values)
+        if values is not out:
+            out.copy_(values[: out.numel()])
 
     @abstractmethod
     def _code_bytes(self, num_values: int) -> int:
         """The size of the codes alone."""
 
     @abstractmethod
-    def _codes(self, quotients: Tensor) -> Tensor:
-        """The codes (uint8) of values within ±largest_code_value; `quotients` may be overwritten."""
+    def _write_codes(self, quotients: Tensor, out: Tensor) -> None:
+        """Fill `out` (uint8) with the codes of its values' quotients, which may be overwritten."""
 
     @abstractmethod
-    def _code_values(self, codes: npt.NDArray[np.uint8], num_values: int) -> Tensor:
-        """What the codes stand for before scaling."""
+    def _read_codes(self, codes: Tensor, out: Tensor) -> None:
+        """Fill `out` with what the codes (uint8) stand for before scaling."""
 
 
 class Int8(BlockCodec):
     name = "int8"
-    largest_code_value = 127.0
+    largest_code_value, most_code_value, least_code_value, steps = 127.0, 128.0, 1.0, 1.0
 
     def _code_bytes(self, num_values: int) -> int:
         return num_values
 
-    def _codes(self, quotients: Tensor) -> Tensor:
-        return quotients.round_().to(torch.int8).view(torch.uint8)
+    def _write_codes(self, quotients: Tensor, out: Tensor) -> None:
+        out.view(torch.int8).copy_(quotients[: len(out)].round_())
 
-    def _code_values(self, codes: npt.NDArray[np.uint8], num_values: int) -> Tensor:
-        return torch.from_numpy(codes.view(np.int8).astype(np.float32))
+    def _read_codes(self, codes: Tensor, out: Tensor) -> None:
+        out.copy_(codes.view(torch.int8))
 
 
 E3M0_VALUES = (0.0, *(2.0 ** (code - 7) for code in range(1, 8)))
-_E3M0_THRESHOLDS = tuple((low + high) / 2 for low, high in pairwise(E3M0_VALUES))
+_E3M0_STEPS = 128  # all thresholds are whole multiples of 1/128, so a value's code follows from int(128 · value)
 
 
-def _e3m0_code(top_bits: int) -> int:
-    """The 4-bit code of all float32 values whose sign, exponent and first mantissa bit are `top_bits`.
-
-    These bits decide, because each threshold is 2^e or 1.5 × 2^e. A value on a threshold goes up.
-    """
-    sign, exponent, first_mantissa_bit = top_bits >> 9, top_bits >> 1 & 0xFF, top_bits & 1
-    magnitude = 2.0 ** (exponent - 127) * (1 + first_mantissa_bit / 2)
-    code = sum(magnitude >= threshold for threshold in _E3M0_THRESHOLDS)
-    return sign << 3 | code if code else 0
+def _e3m0_code(multiple: int) -> int:
+    """The 4-bit code of all values v with int(128 · v) = `multiple`, towards zero. A value on a threshold goes up."""
+    thresholds = ((low + high) / 2 for low, high in pairwise(E3M0_VALUES))
+    code = sum(abs(multiple) >= _E3M0_STEPS * threshold for threshold in thresholds)
+    return (8 if multiple < 0 else 0) | code if code else 0
 
 
-_E3M0_CODES = torch.tensor([_e3m0_code(top_bits) for top_bits in range(1024)], dtype=torch.uint8)
+def _pair_table(of_first: npt.NDArray[np.uint8], of_second: npt.NDArray[np.uint8]) -> Tensor:
+    """[65536]: for two bytes that lie in memory one after the other, read as one uint16, what they give together."""
+    table = np.empty(2**16, np.uint8)
+    for first in range(256):
+        pairs = np.stack([np.full(256, first, np.uint8), np.arange(256, dtype=np.uint8)], axis=1)
+        table[pairs.view(np.uint16)[:, 0]] = of_first[first] | of_second
+    return torch.from_numpy(table)
+
+
+_E3M0_CODES = np.array([_e3m0_code(multiple) for multiple in (*range(128), *range(-128, 0))], dtype=np.uint8)  # by byte
+_E3M0_PACKED = _pair_table(_E3M0_CODES, _E3M0_CODES * np.uint8(16))
 _E3M0_CODE_VALUES = np.array([*E3M0_VALUES, 0.0, *(-value for value in E3M0_VALUES[1:])], dtype=np.float32)
-_E3M0_PAIRS = np.stack([np.tile(_E3M0_CODE_VALUES, 16), np.repeat(_E3M0_CODE_VALUES, 16)], axis=1).view(np.uint64)[:, 0]
+_E3M0_PAIRS = torch.from_numpy(  # two float32 each, as one integer
+    np.stack([np.tile(_E3M0_CODE_VALUES, 16), np.repeat(_E3M0_CODE_VALUES, 16)], axis=1).view(np.int64)[:, 0]
+)
 
 
 class E3M0(BlockCodec):
     name = "e3m0"
-    largest_code_value = 1.0
+    largest_code_value, most_code_value, least_code_value, steps = 1.0, 1.0, E3M0_VALUES[1], float(_E3M0_STEPS)
 
     def _code_bytes(self, num_values: int) -> int:
         return (num_values + 1) // 2
 
-    def _codes(self, quotients: Tensor) -> Tensor:
-        top_bits = quotients.view(torch.int32).bitwise_right_shift(22).bitwise_and_(0x3FF)
-        codes = _E3M0_CODES.index_select(0, top_bits)
-        packed = codes[0::2].clone()
-        packed[: len(codes) // 2] |= codes[1::2] << 4
-        return packed
+    def _write_codes(self, quotients: Tensor, out: Tensor) -> None:
+        multiples = quotients.clamp_(max=_E3M0_STEPS - 1).to(torch.int8)  # 128 is no int8, and has 127's code
+        pairs = multiples.view(torch.uint16)[: len(out)].to(torch.int32)
+        torch.index_select(_E3M0_PACKED, 0, pairs, out=out)
 
-    def _code_values(self, codes: npt.NDArray[np.uint8], num_values: int) -> Tensor:
-        return torch.from_numpy(_E3M0_PAIRS.take(codes).view(np.float32)[:num_values])
-
-
-def _little_endian(values: Tensor, form: Literal["<f4", "<f2"]) -> bytes:
-    return values.numpy().astype(form, copy=False).tobytes()
+    def _read_codes(self, codes: Tensor, out: Tensor) -> None:
+        torch.index_select(_E3M0_PAIRS, 0, codes.to(torch.int32), out=out.view(torch.int64))
 
 
 def codec(name: str, block_values: int) -> Codec:

@@ -75,14 +75,15 @@ def test_a_vector_of_another_length_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", CODEC_NAMES)
-def test_aggregate_is_the_sum_of_what_the_bytes_stand_for(name: str) -> None:
+@pytest.mark.parametrize("num_values", [50, CHUNK_VALUES + 21])
+def test_aggregate_is_the_sum_of_what_the_bytes_stand_for(name: str, num_values: int) -> None:
     form = codec(name, 16)
-    rows = torch.from_numpy(np.random.default_rng(2).standard_normal((3, 50), dtype=np.float32))
+    rows = torch.from_numpy(np.random.default_rng(2).standard_normal((3, num_values), dtype=np.float32))
     encoded, weights = [form.encode(row) for row in rows], [5, 0, 7]
-    weighted_sum = WeightedSum(50)
+    weighted_sum = WeightedSum(num_values)
     for data, weight in zip(encoded, weights, strict=True):
-        weighted_sum.add(form.decode(data, 50), coefficient(weight, 12))
-    assert torch.equal(aggregate(encoded, weights, form, 50), weighted_sum.total())
+        weighted_sum.add(form.decode(data, num_values), coefficient(weight, 12))
+    assert torch.equal(aggregate(encoded, weights, form, num_values), weighted_sum.total())
 
 
 def test_the_mean_of_equal_vectors_by_powers_of_two_is_the_vector() -> None:

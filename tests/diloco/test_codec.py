@@ -111,6 +111,37 @@ def test_e3m0_by_hand() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("scale", [2.0**-90, 1.0, 2.0**100])
+@pytest.mark.parametrize("code", range(1, 8))
+def test_e3m0_goes_up_from_its_threshold_on_and_not_a_float_before(code: int, scale: float, sign: int) -> None:
+    below, level = E3M0_VALUES[code - 1], E3M0_VALUES[code]
+    threshold = np.float32((below + level) / 2)
+    values = np.array([1, sign * threshold, sign * np.nextafter(threshold, np.float32(0))], np.float32)
+    decoded = round_trip(codec("e3m0", 16), values * np.float32(scale)) / np.float32(scale)
+    assert decoded.tolist() == [1, sign * level, sign * below]
+
+
+@pytest.mark.parametrize("name", ["int8", "e3m0"])
+@pytest.mark.parametrize("scale", [1.0, -1.0, 0.0, 2.0**-97, 2.0**93, 2.0**99])
+def test_any_code_times_any_scale_is_bounded_or_refused(name: str, scale: float) -> None:
+    """Also codes that encoding never gives, with scales from which a shorter way might be taken."""
+    form, codes = codec(name, 256), np.arange(256, dtype=np.uint8)
+    num_values = {"int8": 256, "e3m0": 512}[name]
+    data = np.full(form.encoded_bytes(num_values) // 4 - 64, scale, "<f4").tobytes() + codes.tobytes()
+    values = {
+        "int8": codes.view(np.int8).astype(np.float32),
+        "e3m0": np.array([*E3M0_VALUES, *(-value for value in E3M0_VALUES)], np.float32)[
+            np.stack([codes & 15, codes >> 4], axis=1).ravel()
+        ],
+    }[name] * np.float32(scale)
+    if np.abs(values).max() > LARGEST:
+        with pytest.raises(RecordError, match="limit"):
+            form.decode(data, num_values)
+    else:
+        assert form.decode(data, num_values).numpy().tobytes() == (squash(values) + np.float32(0)).tobytes()
+
+
 def test_int8_by_hand() -> None:
     data = codec("int8", 16).encode(torch.tensor([127.0, -127.0, 0.5, 1.5, -63.4, 0.0]))
     assert data == np.float32(1).tobytes() + bytes([127, 129, 0, 2, 256 - 63, 0])
@@ -161,7 +192,7 @@ def test_anybodys_bytes_are_refused_or_give_bounded_values(name: str, num_values
     magnitudes = values.abs()
     assert bool(((magnitudes <= LARGEST) & ((magnitudes >= SMALLEST) | (magnitudes == 0))).all())
     assert not bool((values.signbit() & (values == 0)).any())
-    assert form.check(hostile, num_values) == norm(values)
+    assert form.check(hostile, num_values) == pytest.approx(norm(values), rel=1e-12)
 
 
 @pytest.mark.parametrize("name", CODEC_NAMES)
@@ -211,6 +242,20 @@ def test_what_is_not_finite_is_not_encoded(name: str, number: float, index: int)
 def test_what_is_no_plain_vector_is_not_encoded(name: str, values: torch.Tensor) -> None:
     with pytest.raises(ValueError, match=r"vector|contiguous"):
         codec(name, BLOCK).encode(values)
+
+
+@pytest.mark.parametrize("name", CODEC_NAMES)
+@pytest.mark.parametrize("num_values", [1, 33, CHUNK_VALUES, 2 * CHUNK_VALUES + 17])
+def test_decoding_by_chunks_gives_the_same_values(name: str, num_values: int) -> None:
+    form = codec(name, BLOCK)
+    data = form.encode(torch.from_numpy(np.random.default_rng(5).standard_normal(num_values, dtype=np.float32)))
+    whole, covered = form.decode(data, num_values), 0
+    for chunk, values in form.decoded_chunks(data, num_values):
+        assert chunk.start == covered
+        assert torch.equal(values, whole[chunk])
+        values.zero_()  # it is the caller's
+        covered = chunk.stop
+    assert covered == num_values
 
 
 @pytest.mark.parametrize("name", CODEC_NAMES)
