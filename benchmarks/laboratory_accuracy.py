@@ -3,8 +3,8 @@
     python benchmarks/laboratory_accuracy.py > benchmarks/results/laboratory_accuracy.md        (as root)
 
 One TCP stream from one host to the other, over a path of 80 ms: payload received in the stream's last three quarters,
-beside what a packet of 1500 bytes has room for at that rate. Round trips: UDP echoes, without other traffic and beside the
-stream, whose queue may be 200 ms long in either shaper.
+beside what a packet of 1500 bytes has room for at that rate. Round trips: UDP echoes, without other traffic and beside
+the stream, whose queue may be 200 ms long in either shaper.
 """
 
 import json

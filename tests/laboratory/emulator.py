@@ -1,9 +1,9 @@
 """The emulator's process: compiled at first use, told what to do over its stdin, which is also what keeps it alive.
 
 Rates are the emulator's, not Linux' tbf's: at 1, 50 and 200 Mbit/s both let 99.6 to 100 % of the possible TCP payload
-pass, and both give idle round trips of 80.6 ms for 80 (benchmarks/results/laboratory_accuracy.md). But tbf queues within
-the sending host, where TCP sees the queue and spares it, and only on the way out; the emulator's queues are beyond the
-host, as a router's are, they fill and drop, both ways, are counted, and change while all runs.
+pass, and both give idle round trips of 80.6 ms for 80 (benchmarks/results/laboratory_accuracy.md). But tbf queues
+within the sending host, where TCP sees the queue and spares it, and only on the way out; the emulator's queues are
+beyond the host, as a router's are: they fill and drop, both ways, are counted, and change while all runs.
 """
 
 import contextlib
