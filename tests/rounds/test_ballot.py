@@ -104,6 +104,18 @@ def test_nobody_waits_for_who_is_gone_and_no_majority_no_plan() -> None:
     assert round_.said(SendPlan)  # and C2, which is expected, is not waited for
 
 
+def test_members_that_nobody_can_dial_wait_for_the_coordinators_own_knock() -> None:
+    """Its own can be late, while it trains or encodes; until then nobody is here who could average."""
+    round_ = Round(ballot_of(0))
+    round_.knock(knock(C1, reachable=False), knock(C2, reachable=False))
+    round_.advance(60.0)
+    assert not round_.actions
+    round_.knock(knock(C0))
+    (plan,) = round_.said(SendPlan)
+    assert isinstance(plan, SendPlan)
+    assert {plan.plan.members[part.reducer][0] for part in plan.plan.parts} == {C0}
+
+
 def test_a_late_knock_is_listed_without_weight_and_is_not_in_the_average() -> None:
     round_ = Round(ballot_of(0))
     round_.knock(knock(C0), knock(C1))

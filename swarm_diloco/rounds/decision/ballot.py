@@ -256,6 +256,8 @@ class Ballot:
         is_awaited = any(peer not in self.knocks and peer not in self._gone for peer in self.expected)
         if is_awaited and now < self._opened_at + self.pacing.patience:
             return actions
+        if not self._able(present):
+            return actions  # nobody here could average: my own knock is still to come
         self._plan(present, now)
         assert self.plan is not None
         return [*actions, SendPlan(self.plan)]
@@ -290,11 +292,8 @@ class Ballot:
         members = sorted(present)
         rules = self.view.rules
         senders = [index for index, peer in enumerate(members) if knock_of(self.knocks[peer]).weight > 0]
-        rates = {
-            index: knock_of(self.knocks[peer]).upload_kilobits
-            for index, peer in enumerate(members)
-            if knock_of(self.knocks[peer]).reachable or peer == self.me
-        }
+        able = self._able(members)
+        rates = {i: knock_of(self.knocks[peer]).upload_kilobits for i, peer in enumerate(members) if peer in able}
         reducers = share_out(len(rules.part_sizes(self.view.fragment)), rates)
         bitmap = member_bitmap(senders)
         self.planned_at = now
@@ -307,6 +306,10 @@ class Ballot:
         )
         for part in self._parts:
             part.expires_at = now + self._attempt_seconds
+
+    def _able(self, peers: Collection[str]) -> set[str]:
+        """Those that can average a part: others can dial them, or they are this coordinator."""
+        return {peer for peer in peers if knock_of(self.knocks[peer]).reachable or peer == self.me}
 
     @property
     def _attempt_seconds(self) -> float:
@@ -338,11 +341,8 @@ class Ballot:
         assert self.plan is not None
         members = [peer for peer, _ in self.plan.members]
         burnt = {self._parts[index].reducer for index in failed}
-        able = {
-            index: knock_of(self.knocks[peer]).upload_kilobits
-            for index, peer in enumerate(members)
-            if peer not in burnt | self._gone and (knock_of(self.knocks[peer]).reachable or peer == self.me)
-        }
+        left = self._able(members) - burnt - self._gone
+        able = {i: knock_of(self.knocks[peer]).upload_kilobits for i, peer in enumerate(members) if peer in left}
         if not able or any(self._parts[index].attempt + 1 >= MAX_ATTEMPTS for index in failed):
             return [self._propose(self._void(wall_ms).encode())]
         parts = list(self.plan.parts)
