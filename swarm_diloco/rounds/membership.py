@@ -1,14 +1,15 @@
-"""Whom a round waits for and how its work is shared out. Choices of a coordinator: no vote depends on them."""
+"""Whom a round waits for, and how long. Choices of a coordinator: no vote depends on them."""
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import median, quantiles
 
 from swarm_diloco.diloco.ledger import Commit
+from swarm_diloco.rounds.probation import Probation, absences
 from swarm_diloco.rounds.settings import RunRules
 
-MISSES_REMEMBERED_ROUNDS = 64
-MAX_PENALTY = 5  # a peer often waited for in vain must be in 2^5 commits in a row to be waited for again
+MAX_LATE = 64  # peers
+MAX_LATE_MISSES = 3  # of one who is waited for because it came too late; then it has to be in time once
 ROUNDS_REMEMBERED = 20
 ROUNDS_NEEDED = 5  # of knock lateness before patience follows it
 
@@ -17,50 +18,54 @@ class Attendance:
     """Whom this peer has waited for in vain, and how late knocks come: what patience is made of."""
 
     def __init__(self) -> None:
-        self._misses: dict[str, deque[int]] = {}  # rounds
+        self._in_vain = Probation()  # what this peer saw as a coordinator, beside what the log shows
+        self._looked_at = -1  # the newest commit that was looked at
         self._left: set[str] = set()
+        self._late: dict[str, None] = {}  # in order of coming
         self._lateness: deque[float] = deque(maxlen=ROUNDS_REMEMBERED)  # seconds: a round's 90th percentile
         self._durations: deque[float] = deque(maxlen=ROUNDS_REMEMBERED)  # seconds from plan to decided
 
     def expected(self, commits: Sequence[Commit]) -> set[str]:
-        """The newest commit's members, late ones included, less those who left or are on probation.
+        """The newest commit's members and who came too late for it, less those who left or are on probation.
 
         `commits` are the chain's newest, oldest first.
         """
-        return {
+        newest = commits[-1]
+        shown = absences(commits)
+        for commit in commits:
+            if commit.round > self._looked_at:
+                self._in_vain.happened(commit.round, {member.peer for member in commit.members})
+        self._looked_at = newest.round
+        members = {
             member.peer
-            for member in commits[-1].members
-            if member.peer not in self._left and not self._is_on_probation(member.peer, commits)
+            for member in newest.members
+            if not shown.is_on(member.peer, newest.round) and not self._in_vain.is_on(member.peer, newest.round)
         }
-
-    def _is_on_probation(self, peer: str, commits: Sequence[Commit]) -> bool:
-        newest = commits[-1].round
-        misses = [round_ for round_ in self._misses.get(peer, ()) if round_ > newest - MISSES_REMEMBERED_ROUNDS]
-        if not misses:
-            return False
-        needed: int = 2 ** min(len(misses), MAX_PENALTY)
-        present = 0
-        for commit in reversed(commits):
-            if commit.round <= misses[-1] or commit.member(peer) is None:
-                break
-            present += 1
-        return present < needed
+        late = {peer for peer in self._late if self._in_vain.num_misses(peer, newest.round) < MAX_LATE_MISSES}
+        return (members | late) - self._left
 
     def has_missed(self, peer: str, round_: int) -> bool:
         """Whether the peer was waited for in vain of late."""
-        return any(missed > round_ - MISSES_REMEMBERED_ROUNDS for missed in self._misses.get(peer, ()))
+        return self._in_vain.num_misses(peer, round_) > 0
 
     def missed(self, peer: str, round_: int) -> None:
         """A plan was made without the peer, after waiting for it."""
-        rounds = self._misses.setdefault(peer, deque(maxlen=MISSES_REMEMBERED_ROUNDS))
-        if not rounds or rounds[-1] != round_:
-            rounds.append(round_)
+        self._in_vain.missed(peer, round_)
+        self._late.pop(peer, None)
+
+    def came_late(self, peer: str) -> None:
+        """Its knock was for a round that is decided: where rounds are short, it would else come too late for ever."""
+        self._late[peer] = None
+        if len(self._late) > MAX_LATE:
+            del self._late[next(iter(self._late))]
 
     def left(self, peer: str) -> None:
         self._left.add(peer)
+        self._late.pop(peer, None)
 
     def knocked(self, peer: str) -> None:
         self._left.discard(peer)
+        self._late.pop(peer, None)
 
     def opened(self, lateness_seconds: Sequence[float]) -> None:
         """One round's knocks, in seconds after its opening."""
@@ -90,24 +95,3 @@ class Attendance:
             return rounds.deadline_seconds
         usual = 3 * median(self._durations)
         return min(max(rounds.deadline_floor_seconds, usual), rounds.deadline_ceiling_seconds)
-
-
-def share_out(num_parts: int, upload_kilobits: Mapping[int, int]) -> list[int]:
-    """A reducer for each part, so that each one's number follows its upload rate and its parts lie spread out.
-
-    `upload_kilobits` maps the members that may reduce to their rates; an unknown rate (0) counts as the median of the
-    known ones. At each part the reducer furthest behind its share takes it.
-    """
-    if not upload_kilobits:
-        raise ValueError("nobody can reduce")
-    known = [rate for rate in upload_kilobits.values() if rate]
-    usual = median(known) if known else 1
-    rates = {member: rate or usual for member, rate in upload_kilobits.items()}
-    total = sum(rates.values())
-    taken = dict.fromkeys(rates, 0)
-    shares: list[int] = []
-    for part in range(1, num_parts + 1):
-        member = max(sorted(rates), key=lambda member: rates[member] / total * part - taken[member])
-        taken[member] += 1
-        shares.append(member)
-    return shares

@@ -21,8 +21,8 @@ from small_ballot import (
     finished_commit,
     knock,
 )
-from small_swarm import identity
-from swarm_diloco.diloco.ledger import Kind, digest_of, member_bitmap, vote_message
+from small_swarm import NUM_VALUES, identity
+from swarm_diloco.diloco.ledger import Kind, digest_of, is_in_bitmap, listed_values, member_bitmap, vote_message
 from swarm_diloco.diloco.records import hash_of
 from swarm_diloco.network.messages import Sealed, VoteCast
 from swarm_diloco.network.wire import read_signed
@@ -203,11 +203,71 @@ def test_only_the_parts_of_who_left_are_planned_again() -> None:
     assert round_.proposed.kind is Kind.NORMAL
 
 
-def test_without_anybody_who_could_reduce_the_round_is_void() -> None:
+def test_when_all_reducers_have_failed_whoever_is_alive_tries_again_before_the_round_is_void() -> None:
     round_ = Round(ballot_of(0))
-    round_.knock(knock(C0), knock(C1, reachable=False), knock(C2, reachable=False))
-    round_.advance(round_.ballot.wakes_at())
-    assert round_.proposed.kind is Kind.VOID  # the coordinator alone can be dialled, and it has failed
+    round_.knock(knock(C0), knock(C1), knock(C2, reachable=False))
+    for attempt in range(3):
+        plan = round_.ballot.plan
+        assert plan is not None
+        assert {part.attempt for part in plan.parts} == {attempt}
+        round_.advance(round_.ballot.wakes_at())
+    assert len(round_.said(SendPlan)) == 3
+    assert round_.proposed.kind is Kind.VOID
+
+
+def test_a_coordinator_that_is_left_alone_averages_what_the_dead_reducers_had() -> None:
+    round_ = Round(ballot_of(0))
+    round_.knock(knock(C0), knock(C1, reachable=False), knock(C2))
+    round_.ballot.left(C2)
+    round_.advance(round_.ballot.wakes_at())  # C0 has averaged nothing in its time, and nobody else can be dialled
+    plan = round_.ballot.plan
+    assert plan is not None
+    assert {plan.members[part.reducer][0] for part in plan.parts} == {C0}
+    round_.seal()
+    assert round_.proposed.kind is Kind.NORMAL
+
+
+def test_who_has_failed_of_late_is_asked_to_average_only_if_nobody_else_can() -> None:
+    first = Round(replace(ballot_of(0), doubtful={C1}))
+    first.knock(knock(C0), knock(C1))
+    assert first.ballot.plan is not None
+    assert {first.ballot.plan.members[part.reducer][0] for part in first.ballot.plan.parts} == {C0}
+    alone = Round(replace(ballot_of(0), doubtful={C0, C1}))
+    alone.knock(knock(C0), knock(C1))
+    assert alone.ballot.plan is not None
+    assert {alone.ballot.plan.members[part.reducer][0] for part in alone.ballot.plan.parts} == {C0, C1}
+    first.advance(first.ballot.wakes_at())
+    assert first.ballot.failed_reducers == {C0}
+
+
+# --- lines of unlike speed
+
+
+def test_a_slow_sender_is_in_some_parts_with_all_its_weight_there_and_credited_for_these_alone() -> None:
+    round_ = Round(ballot_of(0))
+    fast, slow = 1000, 1  # kilobits a second: 20 ms and 20 s for all
+    round_.knock(knock(C0, upload_kilobits=fast), knock(C1, upload_kilobits=fast), knock(C2, upload_kilobits=slow))
+    plan = round_.ballot.plan
+    assert plan is not None
+    index = [peer for peer, _ in plan.members].index(C2)
+    assert [is_in_bitmap(part.senders, index) for part in plan.parts].count(True) == 1
+    assert all(part.reducer != index for part in plan.parts)
+    assert plan.close_in_ms < plan.deadline_in_ms / 2
+    round_.seal()
+    commit = round_.proposed
+    assert sorted(part.weight_sum for part in commit.parts) == [200] * (NUM_PARTS - 1) + [300]
+    entry = commit.member(C2)
+    assert entry is not None
+    listed = listed_values(commit, C2, RULES.part_sizes(0))
+    assert (entry.weight, entry.tokens) == (100, 100 * listed // NUM_VALUES)
+    assert 0 < entry.tokens < 100
+
+
+def test_without_known_rates_a_part_may_take_half_of_the_deadline() -> None:
+    round_ = Round(ballot_of(0))
+    round_.knock(knock(C0), knock(C1))
+    assert round_.ballot.plan is not None
+    assert round_.ballot.plan.close_in_ms == 5000
 
 
 def test_a_sealed_part_that_never_comes_is_fetched_and_else_averaged_again() -> None:

@@ -1,17 +1,15 @@
-"""Whom a coordinator waits for, how long, and how a reduce is shared out."""
+"""Whom a coordinator waits for, and how long."""
 
-from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from small_swarm import QUICK, rules_for
 from swarm_diloco.diloco.ledger import Commit, Kind, Member
 from swarm_diloco.diloco.records import HASH_BYTES
 from swarm_diloco.diloco.schedule import ScheduleSettings
-from swarm_diloco.rounds.membership import MAX_PENALTY, MISSES_REMEMBERED_ROUNDS, Attendance, share_out
+from swarm_diloco.rounds.membership import Attendance
+from swarm_diloco.rounds.probation import MAX_PEERS, MAX_PENALTY, MISSES_REMEMBERED_ROUNDS, Probation
 
 NO_HASH = bytes(HASH_BYTES)
 TIMED = replace(
@@ -100,19 +98,59 @@ def test_a_deadline_is_three_usual_rounds_within_the_manifests_bounds() -> None:
     assert attendance.deadline_seconds(TIMED) == QUICK.deadline_ceiling_seconds
 
 
-@given(st.integers(1, 300), st.dictionaries(st.integers(0, 63), st.integers(0, 10_000), min_size=1, max_size=12))
-def test_every_part_has_a_reducer_and_shares_follow_the_rates(num_parts: int, rates: dict[int, int]) -> None:
-    shares = share_out(num_parts, rates)
-    assert len(shares) == num_parts
-    assert set(shares) <= rates.keys()
-    known = sorted(rate for rate in rates.values() if rate)
-    usual = (known[(len(known) - 1) // 2] + known[len(known) // 2]) / 2 if known else 1
-    total = sum(rate or usual for rate in rates.values())
-    for member, count in Counter(shares).items():
-        assert count <= num_parts * (rates[member] or usual) / total + len(rates)
+# --- what the log alone shows
 
 
-def test_equal_rates_take_turns() -> None:
-    assert Counter(share_out(12, {0: 5, 1: 5, 2: 0})) == {0: 4, 1: 4, 2: 4}
-    with pytest.raises(ValueError, match="nobody can reduce"):
-        share_out(3, {})
+def test_an_absence_that_the_log_shows_is_not_waited_for_again_by_another_coordinator() -> None:
+    chain = [commit(1, "ann", "ben"), commit(2, "ann"), commit(3, "ann", "ben")]
+    assert Attendance().expected(chain) == {"ann"}
+    assert Attendance().expected([*chain, commit(4, "ann", "ben")]) == {"ann", "ben"}
+
+
+def test_a_worker_listed_without_weight_came_too_late_and_an_archive_did_not() -> None:
+    late = Member("ben", 0, 100, 100, True, (), NO_HASH)
+    archive = Member("boot", 0, 0, 0, True, (), NO_HASH)
+    chain = [
+        commit(1, "ann", "ben", "boot"),
+        replace(commit(2, "ann"), members=(*commit(2, "ann").members, late, archive)),
+    ]
+    assert Attendance().expected(chain) == {"ann", "boot"}
+
+
+def test_who_joins_every_second_round_is_waited_for_in_few_rounds_of_a_hundred() -> None:
+    chain = [commit(0, "ann", "ben")]
+    num_waits = 0
+    for round_ in range(1, 101):
+        is_there = round_ % 2 == 0
+        num_waits += "ben" in Attendance().expected(chain[-64:]) and not is_there
+        chain.append(commit(round_, "ann", "ben") if is_there else commit(round_, "ann"))
+    assert num_waits <= 2
+
+
+def test_a_peer_whose_knock_came_too_late_is_waited_for_unless_it_does_so_again_and_again() -> None:
+    attendance = Attendance()
+    attendance.came_late("ben")
+    assert attendance.expected([commit(1, "ann")]) == {"ann", "ben"}
+    attendance.knocked("ben")
+    assert attendance.expected([commit(2, "ann")]) == {"ann"}
+    for round_ in range(3, 6):
+        attendance.came_late("ben")
+        assert attendance.expected([commit(round_ - 1, "ann")]) == {"ann", "ben"}
+        attendance.missed("ben", round_)
+    attendance.came_late("ben")
+    assert attendance.expected([commit(5, "ann")]) == {"ann"}
+    attendance.came_late("cleo")
+    attendance.left("cleo")
+    assert attendance.expected([commit(5, "ann")]) == {"ann"}
+
+
+def test_only_so_many_peers_are_remembered() -> None:
+    attendance = Attendance()
+    for number in range(1000):
+        attendance.came_late(f"peer {number}")
+    assert len(attendance.expected([commit(1, "ann")])) == 65
+    probation = Probation()
+    for number in range(MAX_PEERS + 1):
+        probation.missed(f"peer {number}", 1)
+    assert not probation.is_on("peer 0", 1)
+    assert probation.is_on("peer 1", 1)

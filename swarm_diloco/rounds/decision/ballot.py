@@ -1,16 +1,16 @@
 """One coordinator's side of a round at one ballot: knocks to a plan, parts to a proposal, votes to a decision."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from swarm_diloco.diloco.ledger import Commit, Header, Vote, digest_of, member_bitmap, vote_message
+from swarm_diloco.diloco.ledger import Commit, Header, Vote, digest_of, vote_message
 from swarm_diloco.network.identity import is_signed_by
-from swarm_diloco.network.messages import Knock, Plan, PlannedPart, Propose, Sealed, VoteCast
+from swarm_diloco.network.messages import Knock, Plan, Propose, Sealed, VoteCast
 from swarm_diloco.network.wire import Signed
-from swarm_diloco.rounds.decision.checks import MAX_ATTEMPTS, adopted
+from swarm_diloco.rounds.decision.checks import adopted
 from swarm_diloco.rounds.decision.proposals import knock_of, normal_commit, void_commit
+from swarm_diloco.rounds.decision.reducing import PlanSettings, Reducing
 from swarm_diloco.rounds.decision.voter import View
-from swarm_diloco.rounds.membership import share_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +64,6 @@ class Pacing:
     deadline: float  # from the plan to the decision
 
 
-@dataclass(slots=True)
-class _PartState:
-    """What the coordinator knows of one part."""
-
-    reducer: str
-    attempt: int = 0
-    expires_at: float = 0.0
-    sealed: Sealed | None = None
-    is_held: bool = False
-    is_fetching: bool = False
-
-
 @dataclass(slots=True, kw_only=True)
 class Ballot:
     """The coordinator of one round at one ballot. Times are seconds of any one clock that the caller keeps."""
@@ -87,15 +75,15 @@ class Ballot:
     pacing: Pacing
     due_at: float = 0.0  # nobody is late before: who knocks earlier waits
     own_vote: VoteCast | None = None
+    doubtful: Collection[str] = ()  # who has failed to average a part of late
     knocks: dict[str, Signed] = field(default_factory=dict)
     late: dict[str, Signed] = field(default_factory=dict)  # came after the plan: the next round waits for them
     plan: Plan | None = None
     proposal: Propose | None = None
     decided: Header | None = None
-    planned_at: float = 0.0
     _gone: set[str] = field(default_factory=set)
     _opened_at: float | None = None
-    _parts: list[_PartState] = field(default_factory=list)
+    _reducing: Reducing | None = None
     _votes: dict[str, Vote] = field(default_factory=dict)
     _held: set[bytes] = field(default_factory=set)
     _unavailable: set[bytes] = field(default_factory=set)
@@ -142,13 +130,8 @@ class Ballot:
 
     def sealed(self, peer: str, sealed: Sealed) -> None:
         """A reducer's word that it has averaged a part."""
-        if self.plan is None or sealed.part >= len(self._parts):
-            return
-        part = self._parts[sealed.part]
-        planned = int.from_bytes(self.plan.parts[sealed.part].senders, "little")
-        senders = int.from_bytes(sealed.senders, "little")
-        if peer == part.reducer and sealed.attempt == part.attempt and senders and not senders & ~planned:
-            part.sealed = part.sealed or sealed
+        if self._reducing is not None:
+            self._reducing.sealed(peer, sealed)
 
     def held(self, result_hash: bytes) -> None:
         """This coordinator has these bytes now."""
@@ -183,8 +166,8 @@ class Ballot:
         actions: list[Action] = []
         if self.plan is None and self.proposal is None:
             actions += self._open(now, wall_ms)
-        if self.plan is not None and self.proposal is None:
-            actions += self._follow_parts(now, wall_ms)
+        if self._reducing is not None and self.proposal is None:
+            actions += self._follow_parts(self._reducing, now, wall_ms)
         if self.proposal is not None and self._is_decisive(self._votes):
             votes = tuple(vote for _, vote in sorted(self._votes.items()))
             self.decided = Header(self.proposal.commit_bytes, self.ballot, votes, self._degraded_plan())
@@ -197,8 +180,8 @@ class Ballot:
             return None
         if self.plan is None:
             return None if self._opened_at is None else self._opened_at + self.pacing.patience
-        waits = [part.expires_at for part in self._parts if not part.is_held and not part.is_fetching]
-        return min(waits) if waits else None
+        assert self._reducing is not None
+        return self._reducing.wakes_at()
 
     # whose knocks and votes it takes; a degraded ballot has other rules (rounds.decision.degraded)
 
@@ -256,11 +239,9 @@ class Ballot:
         is_awaited = any(peer not in self.knocks and peer not in self._gone for peer in self.expected)
         if is_awaited and now < self._opened_at + self.pacing.patience:
             return actions
-        if not self._able(present):
+        if not any(peer == self.me or knock_of(self.knocks[peer]).reachable for peer in present):
             return actions  # nobody here could average: my own knock is still to come
-        self._plan(present, now)
-        assert self.plan is not None
-        return [*actions, SendPlan(self.plan)]
+        return [*actions, self._plan(present, now)]
 
     @property
     def _voted_here(self) -> bool:
@@ -288,86 +269,46 @@ class Ballot:
             return [self._propose(commit_bytes)]
         return []
 
-    def _plan(self, present: Collection[str], now: float) -> None:
-        members = sorted(present)
-        rules = self.view.rules
-        senders = [index for index, peer in enumerate(members) if knock_of(self.knocks[peer]).weight > 0]
-        able = self._able(members)
-        rates = {i: knock_of(self.knocks[peer]).upload_kilobits for i, peer in enumerate(members) if peer in able}
-        reducers = share_out(len(rules.part_sizes(self.view.fragment)), rates)
-        bitmap = member_bitmap(senders)
-        self.planned_at = now
-        self._parts = [_PartState(members[reducer]) for reducer in reducers]
-        self.plan = Plan(
-            tuple((peer, knock_of(self.knocks[peer]).weight) for peer in members),
-            tuple(PlannedPart(reducer, 0, bitmap) for reducer in reducers),
-            close_in_ms=int(self.pacing.deadline * 500),
-            deadline_in_ms=int(self.pacing.deadline * 1000),
+    def _plan(self, present: Collection[str], now: float) -> SendPlan:
+        settings = PlanSettings(
+            rules=self.view.rules,
+            fragment=self.view.fragment,
+            round=self.view.round,
+            deadline=self.pacing.deadline,
+            doubtful=self.doubtful,
         )
-        for part in self._parts:
-            part.expires_at = now + self._attempt_seconds
+        members = [(peer, knock_of(self.knocks[peer])) for peer in sorted(present)]
+        self._reducing = Reducing(settings, members, me=self.me, now=now)
+        self.plan = self._reducing.plan
+        return SendPlan(self.plan)
 
-    def _able(self, peers: Collection[str]) -> set[str]:
-        """Those that can average a part: others can dial them, or they are this coordinator."""
-        return {peer for peer in peers if knock_of(self.knocks[peer]).reachable or peer == self.me}
-
-    @property
-    def _attempt_seconds(self) -> float:
-        """A reducer closes at half of the deadline at latest, and then needs time to average and to tell."""
-        return self.pacing.deadline * 0.7
-
-    def _follow_parts(self, now: float, wall_ms: int) -> list[Action]:
-        actions: list[Action] = []
-        failed: list[int] = []
-        for index, part in enumerate(self._parts):
-            if part.sealed is None:
-                if part.reducer in self._gone or now >= part.expires_at:
-                    failed.append(index)
-            elif part.sealed.result_hash in self._held:
-                part.is_held = True
-            elif part.sealed.result_hash in self._unavailable:
-                failed.append(index)
-            elif (part.reducer in self._gone or now >= part.expires_at) and not part.is_fetching:
-                part.is_fetching = True
-                actions.append(FetchPart(index, part.sealed.result_hash))
-        if failed:
-            return actions + self._attempt_again(failed, now, wall_ms)
-        if all(part.is_held for part in self._parts):
-            actions.append(self._propose(self._commit(wall_ms).encode()))
+    def _follow_parts(self, reducing: Reducing, now: float, wall_ms: int) -> list[Action]:
+        """New reducers for the parts whose reducer failed; when no attempt is left, the round is void."""
+        failed, wanted = reducing.follow(now, gone=self._gone, held=self._held, unavailable=self._unavailable)
+        actions: list[Action] = [FetchPart(part, result_hash) for part, result_hash in wanted]
+        if failed and reducing.attempt_again(failed, now, gone=self._gone):
+            self.plan = reducing.plan
+            actions.append(SendPlan(self.plan))
+        elif failed:
+            actions.append(self._propose(self._void(wall_ms).encode()))
+        elif reducing.is_complete:
+            actions.append(self._propose(self._commit(reducing, wall_ms).encode()))
         return actions
-
-    def _attempt_again(self, failed: Sequence[int], now: float, wall_ms: int) -> list[Action]:
-        """New reducers for the parts whose reducer failed; after the third attempt the round is void."""
-        assert self.plan is not None
-        members = [peer for peer, _ in self.plan.members]
-        burnt = {self._parts[index].reducer for index in failed}
-        left = self._able(members) - burnt - self._gone
-        able = {i: knock_of(self.knocks[peer]).upload_kilobits for i, peer in enumerate(members) if peer in left}
-        if not able or any(self._parts[index].attempt + 1 >= MAX_ATTEMPTS for index in failed):
-            return [self._propose(self._void(wall_ms).encode())]
-        parts = list(self.plan.parts)
-        gone = member_bitmap([index for index, peer in enumerate(members) if peer in self._gone])
-        for index, reducer in zip(failed, share_out(len(failed), able), strict=True):
-            attempt = self._parts[index].attempt + 1
-            self._parts[index] = _PartState(members[reducer], attempt, now + self._attempt_seconds)
-            alive = int.from_bytes(parts[index].senders, "little") & ~int.from_bytes(gone, "little")
-            parts[index] = PlannedPart(reducer, attempt, alive.to_bytes((alive.bit_length() + 7) // 8, "little"))
-        self.plan = Plan(self.plan.members, tuple(parts), self.plan.close_in_ms, self.plan.deadline_in_ms)
-        if any(not parts[index].senders for index in failed):
-            return [self._propose(self._void(wall_ms).encode())]
-        return [SendPlan(self.plan)]
 
     def _propose(self, commit_bytes: bytes) -> SendProposal:
         promises = tuple(signed.frame for signed in self._promises)
         self.proposal = Propose(commit_bytes, promises if self.ballot > 0 else ())
         return SendProposal(self.proposal)
 
-    def _commit(self, wall_ms: int) -> Commit:
-        assert self.plan is not None
-        members = [self.knocks[peer] for peer, _ in self.plan.members]
-        sealed = [part.sealed for part in self._parts if part.sealed is not None]
+    @property
+    def failed_reducers(self) -> Collection[str]:
+        """Whose parts had to be given to others."""
+        return self._reducing.failed_reducers if self._reducing is not None else ()
+
+    def _commit(self, reducing: Reducing, wall_ms: int) -> Commit:
+        members = [self.knocks[peer] for peer, _ in reducing.plan.members]
         late = [self.late[peer] for peer in sorted(self.late.keys() - self.knocks.keys() - self._gone)]
-        return normal_commit(self.view, members, sealed, late=late, wall_ms=wall_ms)
+        return normal_commit(self.view, members, reducing.seals, late=late, wall_ms=wall_ms)
 
     def _void(self, wall_ms: int) -> Commit:
         return void_commit(self.view, [self.knocks[peer] for peer in sorted(self.knocks)], wall_ms=wall_ms)
