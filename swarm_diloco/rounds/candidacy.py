@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Callable
 
 from swarm_diloco.network.interface import Stream
-from swarm_diloco.network.messages import Ahead, Bye, Coming, Knock, Message, NotMe, Promised, Refused
+from swarm_diloco.network.messages import FIRST_DEGRADED, Ahead, Bye, Coming, Knock, Message, NotMe, Promised, Refused
 from swarm_diloco.network.wire import Signed
 from swarm_diloco.rounds.coordinator import Coordinator
+from swarm_diloco.rounds.decision.degraded import is_degraded
 from swarm_diloco.rounds.decision.voter import View
 from swarm_diloco.rounds.participant import Participant
 from swarm_diloco.rounds.tasks import Tasks
@@ -14,10 +15,17 @@ from swarm_diloco.rounds.tasks import Tasks
 MAX_BALLOT_STEP = 2**16  # that a ballot may lie past the one promised here: nobody can use up all ballots at once
 
 
+def next_ballot(current: int, wanted: int) -> int:
+    """`wanted`, or as far towards it as one step goes."""
+    start = FIRST_DEGRADED if is_degraded(wanted) else 0
+    return min(wanted, max(current, start) + MAX_BALLOT_STEP)
+
+
 class Candidacy:
     """`on_begin(ballot)` is called when a ballot begins at which this peer should knock, lower ones being left."""
 
     def __init__(self, participant: Participant, view: View, *, on_begin: Callable[[int], None]) -> None:
+        self.stalled_from = float("inf")  # when this peer's contribution was here and the round due
         self._participant = participant
         self._view = view
         self._on_begin = on_begin
@@ -52,26 +60,29 @@ class Candidacy:
                 pass
 
     def _heed_call(self, candidate: str, ballot: int) -> None:
-        """A candidate that coordinates a higher ballot and has no majority there asks this peer to come."""
-        if self._view.council.candidate(ballot) == candidate:
+        """A candidate that coordinates a higher ballot and lacks voters there asks this peer to come."""
+        is_its_turn = self._view.candidate(ballot) in (candidate, None)  # the last turn is anybody's own
+        if is_its_turn and (not is_degraded(ballot) or self._participant.may_degrade()):
             self._on_begin(ballot)
 
     def _reason_against(self, signed: Signed) -> Message | None:
-        candidate, promised = self._view.council.candidate(signed.ballot), self._participant.voter.promised(self._view)
+        candidate, promised = self._view.candidate(signed.ballot), self._participant.voter.promised(self._view)
         if candidate != self._participant.identity.peer:
-            return NotMe(candidate)
+            return NotMe(candidate or "")
+        if is_degraded(signed.ballot) and not self._participant.may_degrade():
+            return Refused("the round is not overdue here")
         if not self._tasks.is_open:
             return Ahead()
         if promised > signed.ballot:
             return Promised(promised)
-        if signed.ballot > promised + MAX_BALLOT_STEP:
+        if signed.ballot > next_ballot(promised, signed.ballot):
             return Refused("the ballot is too far ahead")
         return None
 
     def coordinator(self, ballot: int) -> Coordinator:
         """This peer's coordinator of a ballot whose candidate it is."""
         if ballot not in self._coordinators:
-            coordinator = Coordinator(self._participant, self._view, ballot)
+            coordinator = Coordinator(self._participant, self._view, ballot, stalled_from=self.stalled_from)
             self._coordinators[ballot] = coordinator
             for part_hash in self._held:
                 coordinator.held(part_hash)
@@ -90,6 +101,11 @@ class Candidacy:
         self._held.add(part_hash)
         for coordinator in self._coordinators.values():
             coordinator.held(part_hash)
+
+    def leave(self) -> None:
+        """This peer leaves: those who knocked here are to go to another."""
+        for coordinator in self._coordinators.values():
+            coordinator.leave()
 
     def conclude(self, header: bytes) -> None:
         """The round is in the log: tell whoever still waits here."""

@@ -33,7 +33,9 @@ from swarm_diloco.rounds.decision.ballot import (
     SendProposal,
     StateDiffers,
 )
+from swarm_diloco.rounds.decision.degraded import DegradedBallot, is_degraded
 from swarm_diloco.rounds.decision.voter import View
+from swarm_diloco.rounds.gathering import Gathering
 from swarm_diloco.rounds.participant import Participant
 from swarm_diloco.rounds.tasks import Tasks, end
 from swarm_diloco.rounds.voting import vote_for
@@ -42,29 +44,47 @@ MAX_QUEUED = 64  # messages to one peer; one that takes none for so long is let 
 PROBE_SECONDS = 3.0
 
 
+def _degraded_ballot(participant: Participant, view: View, ballot: int) -> DegradedBallot:
+    """Everybody of the recent commits is waited for as long as it took to come here, unless nobody reaches it."""
+    return DegradedBallot(
+        view=view,
+        ballot=ballot,
+        me=participant.identity.peer,
+        expected={member.peer for member in view.recent},
+        pacing=Pacing(
+            patience=participant.rules.degraded_seconds(participant.next_due_ms),
+            deadline=participant.attendance.deadline_seconds(participant.rules),
+        ),
+        own_vote=participant.voter.degraded_vote_cast(view),
+    )
+
+
 class Coordinator:
     """This peer as the coordinator of one round at one ballot. `run` works until the round is decided or cancelled."""
 
-    def __init__(self, participant: Participant, view: View, ballot: int) -> None:
+    def __init__(self, participant: Participant, view: View, ballot: int, *, stalled_from: float) -> None:
         attendance = participant.attendance
-        commits = participant.follower.log.newest(64)
-        expected = attendance.expected(commits)
         period = participant.follower.log.commit(view.round - 1).next_due_ms / 1000
         now = asyncio.get_running_loop().time()
         self._due_at = now - participant.follower.head_age_seconds() + period
         self.view = view
-        self.ballot = Ballot(
-            view=view,
-            ballot=ballot,
-            me=participant.identity.peer,
-            expected=expected,
-            pacing=Pacing(
-                patience=attendance.patience_seconds(participant.rules, period),
-                deadline=attendance.deadline_seconds(participant.rules),
-            ),
-            due_at=self._due_at,
-            own_vote=participant.voter.vote_cast(view),
+        self.ballot = (
+            _degraded_ballot(participant, view, ballot)
+            if is_degraded(ballot)
+            else Ballot(
+                view=view,
+                ballot=ballot,
+                me=participant.identity.peer,
+                expected=attendance.expected(participant.follower.log.newest(64)),
+                pacing=Pacing(
+                    patience=attendance.patience_seconds(participant.rules, period),
+                    deadline=attendance.deadline_seconds(participant.rules),
+                ),
+                due_at=self._due_at,
+                own_vote=participant.voter.vote_cast(view),
+            )
         )
+        self._stalled_from = stalled_from
         self._participant = participant
         self._outgoing: dict[str, asyncio.Queue[Message]] = {}
         self._wake = asyncio.Event()
@@ -145,13 +165,14 @@ class Coordinator:
                 except TimeoutError:
                     message = self._beat()
                 await self._send(stream, message)
-                if isinstance(message, Decided | Refused | OtherState | Promised):
+                if isinstance(message, Decided | Refused | OtherState | Promised | Bye):
                     return
 
     def _beat(self) -> Message:
         """Waiting stops the knocker's deadline: only a ballot with a majority, which lacks nothing but workers, may."""
         need, have = self.view.rules.rounds.minimum_workers, self.ballot.num_contributions
-        can_decide = self.ballot.plan is None and self.view.council.is_majority(self.ballot.knocks)
+        now = asyncio.get_running_loop().time()
+        can_decide = self.ballot.plan is None and self.ballot.can_decide(self.ballot.knocks, now)
         return Waiting(have, need) if can_decide and 0 < have < need else Beat()
 
     async def _send(self, stream: Stream, message: Message) -> None:
@@ -188,6 +209,14 @@ class Coordinator:
         self._wake.set()
         return True
 
+    def _move_on(self, ballot: int) -> None:
+        """This ballot will come to nothing: all who wait at it, this peer too, are to go to another."""
+        self.give_up(ballot)
+
+    def leave(self) -> None:
+        """This peer leaves the run."""
+        self._broadcast(Bye())
+
     def conclude(self, header: bytes) -> None:
         """The round is in the log: tell whoever still waits here."""
         if self.ballot.decided is None:
@@ -199,8 +228,20 @@ class Coordinator:
 
     async def _until_decided(self) -> None:
         loop = asyncio.get_running_loop()
-        self._tasks.start(self._probe_expected())
-        self._tasks.start(self._call_absent())
+        if isinstance(self.ballot, DegradedBallot):
+            gathering = Gathering(
+                self._participant,
+                self.ballot,
+                stalled_from=self._stalled_from,
+                reach=self._reach,
+                changed=self._wake.set,
+                move_on=lambda: self._move_on(self.ballot.ballot + 1),
+            )
+            self._tasks.start(gathering.call_recent())
+            self._tasks.start(gathering.look_for_anybody())
+        else:
+            self._tasks.start(self._probe_expected())
+            self._tasks.start(self._call_absent())
         while not self.ballot.is_over:
             self._wake.clear()
             now = loop.time()
@@ -246,7 +287,7 @@ class Coordinator:
             return
         self._proposed = proposal
         self.ballot.voted(me, cast.commit_digest, cast.signature)
-        self._broadcast(proposal, set(self.view.council.members))
+        self._broadcast(proposal, set(self.ballot.voters))
         self._wake.set()
 
     def _note_attendance(self, plan: Plan) -> None:

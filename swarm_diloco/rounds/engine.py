@@ -6,7 +6,7 @@ that a peer that is late or still training misses nothing) and the answering of 
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,11 +52,14 @@ class Engine:
         *,
         trains: bool,
         is_reachable: bool,
+        remembered: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self.rules = rules
         self.follower = follower
         self._network = network
-        self._participant = Participant(network, identity, rules, follower, votes_path, trains, is_reachable)
+        self._participant = Participant(
+            network, identity, rules, follower, votes_path, trains, is_reachable, remembered=remembered
+        )
         self._session: Session | None = None
         self._session_changed = asyncio.Event()
         self._due_callbacks: list[Callable[[int], None]] = []
@@ -115,7 +118,7 @@ class Engine:
             open_round=session.round if session else None,
             phase=session.phase if session else "starting",
             ballot=session.ballot if session else 0,
-            coordinator=session.view.council.candidate(session.ballot) if session else None,
+            coordinator=session.view.candidate(session.ballot) if session else None,
             council=session.view.council.members if session else (),
             members=session.plan_members if session else (),
             waiting_for=session.waiting_for if session else None,

@@ -68,6 +68,7 @@ class Follower:
         self._moved = asyncio.Event()
         self._subscribers: list[Callable[[Applied], None]] = []
         self._head_at = asyncio.get_running_loop().time()  # when the log's head was decided
+        self._saw_head_decided = False  # else it may have been long ago
 
     # --- what others ask
 
@@ -94,6 +95,16 @@ class Follower:
     def head_age_seconds(self) -> float:
         """How long ago the newest round was decided, as far as this peer or its donor knows."""
         return asyncio.get_running_loop().time() - self._head_at
+
+    def seconds_until_due(self) -> float:
+        """Until the next round is due; 0 when it is."""
+        next_due_seconds = self.log.commit(self.log.head.round).next_due_ms / 1000
+        return max(0.0, next_due_seconds - self.head_age_seconds())
+
+    def is_overdue(self, seconds: float) -> bool:
+        """Whether the next round is overdue for so long, as far as this peer knows."""
+        next_due_seconds = self.log.commit(self.log.head.round).next_due_ms / 1000
+        return not self._saw_head_decided or self.head_age_seconds() >= next_due_seconds + seconds
 
     @property
     def is_current(self) -> bool:
@@ -161,12 +172,13 @@ class Follower:
 
     async def catch_up_headers(self, donor: Donor) -> None:
         """The log up to the donor's head, without parts or state. Raises NetworkError, RecordError, DiskError."""
+        takes_degraded = self._takes_degraded()
         while headers := await donor.headers(first := self.log.head.round + 1):
             async with self._lock:
                 for data in headers:
                     header = Header.decode(data)
                     if header.commit().round == self.log.head.round + 1:
-                        self._check(header)
+                        self._check(header, takes_degraded)
                         self.log.append(header)
             if self.log.head.round < first:
                 raise RecordError(f"{donor.peer} gives headers that do not follow the log")
@@ -220,13 +232,12 @@ class Follower:
         while True:
             for peer in donors():
                 try:
-                    async with (
-                        Donor(self.network, peer, self.rules.run_id) as donor,
-                        aclosing(donor.follow(self.log.head.round + 1)) as feed,
-                    ):
-                        async for data in feed:
-                            failures = 0
-                            await self.learn(Header.decode(data), [peer])
+                    async with Donor(self.network, peer, self.rules.run_id) as donor:
+                        await self.catch_up_headers(donor)
+                        async with aclosing(donor.follow(self.log.head.round + 1)) as feed:
+                            async for data in feed:
+                                failures = 0
+                                await self.learn(Header.decode(data), [peer])
                 except DataError:  # parts that nobody keeps any more: a snapshot is past them
                     with suppress(NetworkError, RecordError, DataError):
                         await self.catch_up([peer])
@@ -253,8 +264,14 @@ class Follower:
                 check_certificate(self.log.view(round_, bytes(HASH_BYTES)), header)
                 self.forks[round_] = header.digest
 
-    def _check(self, header: Header) -> None:
+    def _takes_degraded(self) -> bool:
+        """Else a single peer could decide, for all who listen, a round that the others are deciding just now."""
+        return self.is_overdue(self.rules.degraded_seconds(self.log.commit(self.log.head.round).next_due_ms) / 2)
+
+    def _check(self, header: Header, takes_degraded: bool) -> None:
         check_certificate(self.log.view(self.log.head.round + 1, bytes(HASH_BYTES)), header)
+        if header.degraded and not takes_degraded:
+            raise RecordError("a degraded commit, though the round is not overdue here")
 
     async def _record(self, header: Header, holders: Sequence[str]) -> None:
         """Make the next header durable, its parts first."""
@@ -263,10 +280,11 @@ class Follower:
             if commit.round <= self.log.head.round:
                 self._note_fork(commit.round, header)
                 return
-            self._check(header)
+            self._check(header, self._takes_degraded())
             await self._store_parts(commit, holders)
             self.log.append(header)
             self._move()
+            self._saw_head_decided = True
 
     async def _store_parts(self, commit: Commit, holders: Sequence[str]) -> None:
         hashes = [part.result_hash for part in commit.parts]

@@ -63,6 +63,10 @@ class Attendance:
         self._left.add(peer)
         self._late.pop(peer, None)
 
+    def has_left(self, peer: str) -> bool:
+        """Whether the peer has said bye and not come again."""
+        return peer in self._left
+
     def knocked(self, peer: str) -> None:
         self._left.discard(peer)
         self._late.pop(peer, None)

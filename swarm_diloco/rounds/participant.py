@@ -1,10 +1,11 @@
 """What one peer brings to every round: its key, its log and state, its promises and votes on disk."""
 
 import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from swarm_diloco.diloco.ledger import vote_message
+from swarm_diloco.diloco.ledger import degraded_message, digest_of, vote_message
 from swarm_diloco.diloco.schedule import fragment_of_round
 from swarm_diloco.disk import read_file, write_durably
 from swarm_diloco.errors import DiskError, RecordError
@@ -12,11 +13,15 @@ from swarm_diloco.network.identity import Identity
 from swarm_diloco.network.interface import Network
 from swarm_diloco.network.messages import CastVote, Message
 from swarm_diloco.network.wire import Signed, sign
+from swarm_diloco.rounds.decision.degraded import DegradedProposal
 from swarm_diloco.rounds.decision.voter import MAX_VOTE_FILE_BYTES, View, Voter
 from swarm_diloco.rounds.follower import Follower
 from swarm_diloco.rounds.membership import Attendance
 from swarm_diloco.rounds.settings import RunRules
 from swarm_diloco.rounds.tasks import to_the_end
+
+COMMITS_KNOWN = 64
+TOLERANCE = 0.5  # peers learn a decision at unlike moments: who is called to a degraded ballot may think it early
 
 
 @dataclass(slots=True)
@@ -32,6 +37,7 @@ class Participant:
     attendance: Attendance = field(default_factory=Attendance)
     upload_kilobits: int = 0  # a second, as measured in the newest rounds; 0: not known
     voter: Voter = field(default_factory=Voter)
+    remembered: Callable[[], Sequence[str]] = tuple  # peers met before, beside those that the log names
     _saving: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def load_votes(self) -> None:
@@ -60,6 +66,19 @@ class Participant:
         fragment = fragment_of_round(round_, self.rules.num_fragments)
         return follower.log.view(round_, follower.replica.base(fragment))
 
+    @property
+    def next_due_ms(self) -> int:
+        """Of the log's newest commit."""
+        return self.follower.log.commit(self.follower.log.head.round).next_due_ms
+
+    def may_degrade(self) -> bool:
+        """Whether the open round is overdue for so long that this peer may go on with it without its council."""
+        return self.follower.is_overdue(self.rules.degraded_seconds(self.next_due_ms) * TOLERANCE)
+
+    def may_pass_over(self) -> bool:
+        """Whether it is overdue for so long that a vote whose parts nobody has may be passed over."""
+        return self.follower.is_overdue(self.rules.alone_seconds(self.next_due_ms))
+
     def sign(self, round_: int, ballot: int, message: Message) -> Signed:
         return sign(
             self.identity,
@@ -85,10 +104,28 @@ class Participant:
         message = vote_message(self.rules.run_id, view.round, ballot, digest)
         return CastVote(digest, self.identity.sign(message))
 
+    async def vote_degraded(
+        self, view: View, ballot: int, proposal: DegradedProposal, commit_bytes: bytes
+    ) -> CastVote | None:
+        """The same for a vote without the council's majority."""
+        if not self.voter.vote_degraded(view, ballot, commit_bytes, is_adopted=proposal.is_adopted):
+            return None
+        await self._save_votes()
+        digest = digest_of(commit_bytes)
+        message = degraded_message(self.rules.run_id, view.round, ballot, digest, proposal.plan)
+        return CastVote(digest, self.identity.sign(message))
+
     async def _save_votes(self) -> None:
         """Two writes at once could leave the older on the disk, so that a write is waited for even when cancelled."""
         async with self._saving:
             await to_the_end(self.network.run_blocking(write_durably, self.votes_path, self.voter.encode()))
+
+    def known_peers(self) -> list[str]:
+        """Whom to ask whether anybody is there: the newest commits' members, the genesis', remembered ones."""
+        log = self.follower.log
+        commits = [*reversed(log.newest(COMMITS_KNOWN)), log.commit(0)]
+        peers = [*(member.peer for commit in commits for member in commit.members), *self.remembered()]
+        return [peer for peer in dict.fromkeys(peers) if peer != self.identity.peer]
 
     @property
     def donors(self) -> list[str]:

@@ -11,6 +11,7 @@ from swarm_diloco.diloco.ledger import Commit, Header
 from swarm_diloco.errors import DataError, NetworkError, RecordError, StateError, StreamTimeout
 from swarm_diloco.network.interface import Stream
 from swarm_diloco.network.messages import (
+    FIRST_DEGRADED,
     Ahead,
     Beat,
     Behind,
@@ -29,9 +30,10 @@ from swarm_diloco.network.messages import (
     Waiting,
 )
 from swarm_diloco.network.wire import Signed, read_signed
-from swarm_diloco.rounds.candidacy import MAX_BALLOT_STEP, Candidacy
+from swarm_diloco.rounds.candidacy import Candidacy, next_ballot
 from swarm_diloco.rounds.contribution import Contribution, encode_parts
 from swarm_diloco.rounds.decision.checks import is_other_state
+from swarm_diloco.rounds.decision.degraded import is_degraded
 from swarm_diloco.rounds.exchange import Exchange
 from swarm_diloco.rounds.local_stream import local_pair
 from swarm_diloco.rounds.participant import Participant
@@ -73,6 +75,8 @@ class Session:
         self._own_knock: Signed | None = None
         self._member_streams: list[Stream] = []
         self._num_same = 0  # knocks at one ballot again
+        self._num_turns = 0  # how often all candidates were tried
+        self._plan_ends_at = 0.0  # deadline of the plan that is being followed
 
     @property
     def round(self) -> int:
@@ -96,6 +100,7 @@ class Session:
         self.phase = "encoding"
         self._encoded = await self._participant.network.run_blocking(encode_parts, rules, fragment, contribution.delta)
         self._contribution = contribution
+        self._candidacy.stalled_from = self._now + self._participant.follower.seconds_until_due()
         self._is_ready.set()
 
     def take_part(self) -> None:
@@ -113,6 +118,7 @@ class Session:
     async def _until_decided(self) -> None:
         self._tasks.start(self._candidacy.run())
         self._tasks.start(self._take_part())
+        self._tasks.start(self._degrade())
         await self._participant.follower.wait_past(self.round - 1)
 
     def _learn_from_it(self) -> None:
@@ -125,6 +131,7 @@ class Session:
 
     async def leave(self) -> None:
         """Say bye to the coordinator: on the stream to it, or on one made for that."""
+        self._candidacy.leave()
         streams = list(self._member_streams)
         for stream in streams:
             with suppress(NetworkError):
@@ -147,9 +154,28 @@ class Session:
             except BallotFailed as failed:
                 self._raise_ballot(failed.ballot if failed.ballot is not None else ballot + 1)
             except (NetworkError, RecordError):
+                self._num_turns += self.view.is_last_turn(ballot)
                 self._raise_ballot(ballot + 1)
-                await asyncio.sleep(min(RETRY_SECONDS * (1 + ballot // len(self.view.council.candidates)), 10.0))
+                await asyncio.sleep(min(RETRY_SECONDS * (1 + self._num_turns), 10.0))
+            self._plan_ends_at = 0.0
             wait = min(wait * DEADLINE_GROWTH, self.view.rules.rounds.deadline_ceiling_seconds)
+
+    async def _degrade(self) -> None:
+        """Stalled for long: leave the council's ballots, but not in the middle of a plan (protocol rule 10)."""
+        await self._is_ready.wait()
+        if self._contribution is None:
+            return  # who brings nothing comes when called
+        patience = self._participant.rules.degraded_seconds(self._participant.next_due_ms)
+        while True:
+            wakes_at = max(self._candidacy.stalled_from + patience, self._plan_ends_at)
+            if wakes_at <= self._now:
+                self._raise_ballot(FIRST_DEGRADED)
+                return
+            await asyncio.sleep(wakes_at - self._now)
+
+    @property
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
 
     async def announce_newcomer(self) -> None:
         """Ask to be waited for, if the log does not: else a newcomer in step with the others comes late for ever."""
@@ -161,9 +187,10 @@ class Session:
 
     async def _tell_candidate(self, message: Message) -> None:
         """One message outside of a knock's stream, if it can be delivered."""
-        candidate = self.view.council.candidate(self._ballot)
-        if candidate == self._participant.identity.peer:
+        candidate = self.view.candidate(self._ballot)
+        if candidate in (None, self._participant.identity.peer):
             return
+        assert candidate is not None
         with suppress(NetworkError, RecordError):
             stream = await self._participant.network.dial(
                 candidate, self.view.rules.control_protocol, timeout_seconds=DIAL_SECONDS
@@ -175,7 +202,7 @@ class Session:
                 await stream.close()
 
     def _raise_ballot(self, ballot: int) -> None:
-        ballot = min(ballot, self._ballot + MAX_BALLOT_STEP)
+        ballot = next_ballot(self._ballot, ballot)
         if ballot > self._ballot:
             self._ballot = ballot
             self._num_same = 0
@@ -184,7 +211,11 @@ class Session:
 
     async def _knock_at(self, ballot: int, wait_seconds: float) -> None:
         """One ballot from knock to decided. Raises BallotFailed or NetworkError when it will not be decided here."""
-        candidate = self.view.council.candidate(ballot)
+        candidate = self.view.candidate(ballot)
+        if candidate is None:
+            if self._participant.is_reachable:
+                raise BallotFailed
+            candidate = self._participant.identity.peer
         if not await self._participant.promise(self.view, ballot):
             raise BallotFailed(self._participant.voter.promised(self.view))
         stream = await self._open(candidate, ballot)
@@ -236,7 +267,7 @@ class Session:
             step_microseconds=int(mine.step_seconds * 1e6) if mine else 0,
             norm_millionths=int(mine.norm * 1e6) if mine else 0,
             reachable=participant.is_reachable,
-            vote=participant.voter.vote_cast(self.view),
+            vote=participant.voter.reported(self.view),
         )
 
     async def _beat(self, stream: Stream) -> None:
@@ -270,11 +301,12 @@ class Session:
             match signed.message:
                 case Plan() as plan:
                     self._follow_plan(plan, stream, ballot)
-                    deadline = loop.time() + plan.deadline_in_ms / 1000
+                    deadline = self._plan_ends_at = loop.time() + plan.deadline_in_ms / 1000
                 case Propose() as proposal:
                     await self._consider(proposal, stream, ballot, deadline or loop.time() + wait_seconds)
                 case Waiting(have, need) if need == rounds.minimum_workers and have < need:
                     self.waiting_for = (have, need)
+                    self._candidacy.stalled_from = loop.time()  # the council is here, and wants more workers
                     deadline = loop.time() + wait_seconds if self._contribution is not None else None
                 case Decided(header):
                     await self._learn(header, candidate)
@@ -299,7 +331,10 @@ class Session:
                 raise BallotFailed
             case Refused(reason):
                 self.phase = f"refused: {reason}"
-                await asyncio.sleep(self.view.rules.rounds.deadline_seconds)
+                await asyncio.sleep(RETRY_SECONDS if is_degraded(ballot) else self.view.rules.rounds.deadline_seconds)
+                raise BallotFailed
+            case Bye():
+                self._participant.attendance.left(candidate)
                 raise BallotFailed
             case _:
                 pass
@@ -350,7 +385,7 @@ class Session:
     async def _consider(self, proposal: Propose, stream: Stream, ballot: int, deadline: float) -> None:
         """Vote if this peer is of the council, the proposal is right and all its parts are on this disk."""
         participant = self._participant
-        if participant.identity.peer not in self.view.council.members:
+        if participant.identity.peer not in self.view.council.members and not is_degraded(ballot):
             return
         self.phase = "voting"
         try:

@@ -27,6 +27,8 @@ class RoundSettings:
     deadline_seconds: float = 90.0  # from a knock to the plan; then the next candidate is tried
     deadline_floor_seconds: float = 10.0  # from the plan to the decision, at least
     deadline_ceiling_seconds: float = 300.0  # and at most, however often it was raised
+    degraded_seconds: float = 60.0  # overdue for so long (or 2 periods), a round goes on without its council
+    alone_seconds: float = 600.0  # and a worker that reaches nobody goes on alone after so long (or 8 periods)
     heartbeat_seconds: float = 2.0
     silence_seconds: float = 6.0  # a peer silent for so long (or ten round trips) counts as dead
 
@@ -43,6 +45,8 @@ class RoundSettings:
             ("deadline_seconds", self.opening_seconds, 3600),
             ("deadline_floor_seconds", 0.05, 3600),
             ("deadline_ceiling_seconds", self.deadline_floor_seconds, 86_400),
+            ("degraded_seconds", 0.1, 86_400),
+            ("alone_seconds", self.degraded_seconds, 30 * 86_400),
             ("heartbeat_seconds", 0.01, 60),
             ("silence_seconds", 2 * self.heartbeat_seconds, 600),
         ):
@@ -91,6 +95,18 @@ class RunRules:
     @cached_property
     def download(self) -> Codec:
         return codec(self.codec.download, self.codec.block_values)
+
+    def period_seconds(self, next_due_ms: int) -> float:
+        """Between two rounds of one fragment, as a commit's next_due says it; 0 with pace "steps"."""
+        return next_due_ms / 1000 * self.num_fragments / self.window
+
+    def degraded_seconds(self, next_due_ms: int) -> float:
+        """Overdue for so long, a round may be decided without its council."""
+        return max(self.rounds.degraded_seconds, 2 * self.period_seconds(next_due_ms))
+
+    def alone_seconds(self, next_due_ms: int) -> float:
+        """Overdue for so long, a round may be decided by a single worker though others may be about."""
+        return max(self.rounds.alone_seconds, 8 * self.period_seconds(next_due_ms))
 
     def fragment_slice(self, fragment: int) -> slice:
         """Where the fragment lies in θ."""

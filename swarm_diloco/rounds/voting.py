@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 
 from swarm_diloco.diloco.ledger import digest_of
+from swarm_diloco.errors import RecordError
 from swarm_diloco.network.messages import CastVote, Propose
 from swarm_diloco.network.wire import Signed, read_signed
 from swarm_diloco.rounds.butterfly import check_result
 from swarm_diloco.rounds.decision.checks import check_proposal
+from swarm_diloco.rounds.decision.degraded import DegradedProposal, check_degraded_proposal, is_degraded
 from swarm_diloco.rounds.decision.voter import View
 from swarm_diloco.rounds.participant import Participant
 
@@ -25,7 +27,15 @@ async def vote_for(
     `own` is this peer's newest knock. Raises RecordError for a broken rule, DataError when a part cannot be had.
     """
     promises = [read_signed(frame, run=view.rules.run_id) for frame in proposal.promises]
-    commit = check_proposal(view, ballot, proposal, promises, own)
+    degraded: DegradedProposal | None = None
+    if is_degraded(ballot):
+        if own is None:
+            raise RecordError("degraded proposal: this peer has not knocked")
+        may_pass_over = participant.may_pass_over()
+        degraded = check_degraded_proposal(view, ballot, proposal, promises, own, may_pass_over=may_pass_over)
+        commit = degraded.commit
+    else:
+        commit = check_proposal(view, ballot, proposal, promises, own)
     hashes = [part.result_hash for part in commit.parts]
     network, store = participant.network, participant.follower.log.parts
     await participant.follower.fetch_parts(hashes, holders)
@@ -34,4 +44,6 @@ async def vote_for(
         if data is not None:  # if it is gone again, the next line says so
             await network.run_blocking(check_result, view.rules, view.fragment, part, data)
     await network.run_blocking(store.make_durable, hashes)
+    if degraded is not None:
+        return await participant.vote_degraded(view, ballot, degraded, proposal.commit_bytes)
     return await participant.vote(view, ballot, proposal.commit_bytes, digest_of(proposal.commit_bytes))

@@ -35,6 +35,8 @@ QUICK = RoundSettings(
     deadline_seconds=8,
     deadline_floor_seconds=6,
     deadline_ceiling_seconds=20,
+    degraded_seconds=20,
+    alone_seconds=100,
     heartbeat_seconds=0.5,
     silence_seconds=3,
 )

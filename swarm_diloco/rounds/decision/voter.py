@@ -36,8 +36,14 @@ class View:
             (member.peer for member in self.recent if member.reachable),
             key=lambda peer: rendezvous(self.rules.run_id, self.round, peer),
         )
-        turn = (ballot - FIRST_DEGRADED) % (len(peers) + 1)  # the last turn is for who is alone and cannot be dialled
+        turn = (ballot - FIRST_DEGRADED) % (len(peers) + 1)  # the last turn is for who cannot be dialled: for itself
         return peers[turn] if turn < len(peers) else None
+
+    def is_last_turn(self, ballot: int) -> bool:
+        """Whether all candidates have had their turn once more by this ballot."""
+        if ballot < FIRST_DEGRADED:
+            return (ballot + 1) % len(self.council.candidates) == 0
+        return self.candidate(ballot) is None
 
 
 class Voter:
