@@ -99,6 +99,9 @@ class SimulatedWorld:
         if cut != self._num_cuts:
             return
         for network in self.networks.values():
+            for other in self.networks.values():
+                if not self._connected(network, other):
+                    network.disconnect(other)
             for stream, there in network.streams():
                 if not self._connected(network, there):
                     stream.break_("nothing came through any more", drop=True, silently=True)

@@ -68,7 +68,7 @@ class World(Protocol):
 class SimulatedNetwork:
     """One peer's access to the others. Implements interface.Network; made by SimulatedWorld.network.
 
-    A dial to a peer in client mode fails even while a stream with it is open, which over libp2p would succeed.
+    A peer in client mode can be dialled only by those whom it has dialled itself: over that connection, as in libp2p.
     """
 
     def __init__(self, world: World, peer: str, link: LinkSettings, number: int) -> None:
@@ -80,6 +80,7 @@ class SimulatedNetwork:
         self._handlers: dict[str, Handler] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._streams: dict[SimulatedStream, SimulatedNetwork] = {}
+        self._connections: set[SimulatedNetwork] = set()  # that this peer has made
         self._thawed = asyncio.Event()
         self._thawed.set()
         self._up_free_at = self._down_free_at = 0.0
@@ -118,7 +119,8 @@ class SimulatedNetwork:
             await self._usable()
             raise PeerUnreachable(f"{peer} did not answer in {timeout_seconds:g} s") from error
         await self._usable()
-        handler = there._accepts(protocol, self._world.random)
+        handler = there._accepts(self, protocol, self._world.random)
+        self._connections.add(there)
         wake_here, wake_there = asyncio.Event(), asyncio.Event()
         forth, back = Direction(wake_here, wake_there), Direction(wake_there, wake_here)
         stream = SimulatedStream(self, peer, forth, back)
@@ -126,10 +128,10 @@ class SimulatedNetwork:
         there._accept(SimulatedStream(there, self._peer, back, forth), self, handler)
         return stream
 
-    def _accepts(self, protocol: str, chance: random.Random) -> Handler:
+    def _accepts(self, caller: "SimulatedNetwork", protocol: str, chance: random.Random) -> Handler:
         if self.closed:
             raise PeerUnreachable(f"{self._peer} is not there")
-        if self.link.client_mode:
+        if self.link.client_mode and caller not in self._connections:
             raise PeerUnreachable(f"{self._peer} is behind NAT and cannot be dialled")
         if chance.random() < self.link.dial_failure_fraction:
             raise PeerUnreachable(f"the handshake with {self._peer} failed")
@@ -178,6 +180,10 @@ class SimulatedNetwork:
         self.received_bytes += line_bytes
         way.lands_at = max(lands_at, math.nextafter(way.lands_at, math.inf))
         loop.call_at(way.lands_at, arrive)
+
+    def disconnect(self, other: "SimulatedNetwork") -> None:
+        """The connection that this peer has made to `other` is gone."""
+        self._connections.discard(other)
 
     def forget(self, stream: SimulatedStream) -> None:
         self._streams.pop(stream, None)

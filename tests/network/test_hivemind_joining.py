@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from network.hivemind_peers import WAIT_SECONDS, address_of, network_in
-from swarm_diloco.errors import NetworkError, StreamLost
+from swarm_diloco.errors import NetworkError, PeerUnreachable, StreamLost
 from swarm_diloco.network.identity import Identity
 from swarm_diloco.network.interface import Stream
 
@@ -108,7 +108,7 @@ async def test_addresses_of_a_wrong_form_are_refused_before_anything_starts(
             pass
 
 
-async def test_a_client_dials_and_cannot_be_dialled(tmp_path: Path, nothing_left: None) -> None:
+async def test_a_client_is_dialled_only_over_a_connection_of_its_own(tmp_path: Path, nothing_left: None) -> None:
     async def greet(stream: Stream) -> None:
         await stream.send(stream.peer.encode(), timeout_seconds=WAIT_SECONDS)
         with contextlib.suppress(StreamLost):
@@ -123,6 +123,13 @@ async def test_a_client_dials_and_cannot_be_dialled(tmp_path: Path, nothing_left
             stream = await client.dial(server.peer, "greet", timeout_seconds=WAIT_SECONDS)
             assert (await stream.receive(timeout_seconds=WAIT_SECONDS)).decode() == client.peer
             await stream.close()
+            await client.serve("greet", greet)
+            stream = await server.dial(client.peer, "greet", timeout_seconds=WAIT_SECONDS)
+            assert (await stream.receive(timeout_seconds=WAIT_SECONDS)).decode() == server.peer
+            await stream.close()
+            async with network_in(tmp_path, initial_peers=[address_of(server)]) as stranger:
+                with pytest.raises(PeerUnreachable):
+                    await stranger.dial(client.peer, "greet", timeout_seconds=WAIT_SECONDS)
             await client.announce(b"from a client", lifetime_seconds=60)
             assert dict(await server.discover()) == {client.peer: b"from a client"}
 

@@ -184,14 +184,22 @@ def test_a_seed_gives_the_same_run_again_and_another_seed_another() -> None:
     assert 5 <= first[1] <= 25
 
 
-def test_a_peer_in_client_mode_dials_and_is_not_dialled() -> None:
+def test_a_peer_in_client_mode_is_dialled_only_over_a_connection_of_its_own() -> None:
     async def scenario(world: SimulatedWorld) -> None:
         alice, bob, stream = await pair(world, echo, LinkSettings(client_mode=True))
         await stream.send(b"hello", timeout_seconds=1.0)
         assert await stream.receive(timeout_seconds=1.0) == b"hello"
         await alice.serve("test", echo)
+        carol = world.network(IDENTITIES[2])
         with pytest.raises(PeerUnreachable, match="NAT"):
-            await bob.dial(alice.peer, "test", timeout_seconds=1.0)
+            await carol.dial(alice.peer, "test", timeout_seconds=1.0)
+        back = await bob.dial(alice.peer, "test", timeout_seconds=1.0)
+        await back.send(b"hello", timeout_seconds=1.0)
+        assert await back.receive(timeout_seconds=1.0) == b"hello"
+        world.crash(bob.peer)
+        with pytest.raises(PeerUnreachable, match="NAT"):
+            await world.restart(bob.peer).dial(alice.peer, "test", timeout_seconds=1.0)
+        bob = carol
         assert not await alice.is_reachable(bob.peer, timeout_seconds=10.0)
         assert await bob.is_reachable(alice.peer, timeout_seconds=10.0)
         assert list(alice.addresses()) == []
