@@ -324,6 +324,18 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True)
+class Here:
+    """My head is the one that this message carries; what is yours?"""
+
+    def fields(self) -> list[Field]:
+        return []
+
+    @classmethod
+    def read(cls, _fields: Fields) -> "Here":
+        return cls()
+
+
+@dataclass(frozen=True, slots=True)
 class Bye:
     """I leave now; do not expect me."""
 
@@ -351,5 +363,6 @@ Message = (
     | CastVote
     | Decided
     | Beat
+    | Here
     | Bye
 )

@@ -22,6 +22,7 @@ from swarm_diloco.network.messages import (
     CastVote,
     Coming,
     Decided,
+    Here,
     Knock,
     Message,
     NotMe,
@@ -53,6 +54,7 @@ KINDS: dict[str, Callable[[Fields], Message]] = {
     "vote": CastVote.read,
     "decided": Decided.read,
     "beat": Beat.read,
+    "here": Here.read,
     "bye": Bye.read,
 }
 NAMES: dict[type[Message], str] = {
@@ -71,6 +73,7 @@ NAMES: dict[type[Message], str] = {
     CastVote: "vote",
     Decided: "decided",
     Beat: "beat",
+    Here: "here",
     Bye: "bye",
 }
 

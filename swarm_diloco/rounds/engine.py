@@ -11,22 +11,37 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from swarm_diloco.diloco.ledger import listed_values
-from swarm_diloco.errors import DiskError, NetworkError, RecordError, SwarmDilocoError
+from swarm_diloco.diloco.ledger import Head, listed_values
+from swarm_diloco.errors import DataError, DiskError, NetworkError, RecordError, StateError, SwarmDilocoError
 from swarm_diloco.network.identity import Identity
 from swarm_diloco.network.interface import Network, Stream
-from swarm_diloco.network.messages import Ahead, Behind, Bye, Coming, Knock, Message, Promised, Refused
+from swarm_diloco.network.messages import (
+    FIRST_DEGRADED,
+    Ahead,
+    Behind,
+    Bye,
+    Coming,
+    Here,
+    Knock,
+    Message,
+    Promised,
+    Refused,
+)
 from swarm_diloco.network.wire import Signed, read_signed
 from swarm_diloco.rounds.butterfly import HELLO_SECONDS, Hello, Traffic
 from swarm_diloco.rounds.contribution import Contribution
+from swarm_diloco.rounds.decision.degraded import is_degraded
 from swarm_diloco.rounds.follower import Applied, Follower
+from swarm_diloco.rounds.greeting import greet_for_ever
 from swarm_diloco.rounds.participant import Participant
 from swarm_diloco.rounds.session import Session
 from swarm_diloco.rounds.settings import RunRules
 from swarm_diloco.rounds.tasks import until_first
-from swarm_diloco.status import RoundStatus
+from swarm_diloco.status import ForkStatus, RoundStatus
 
 BYE_SECONDS = 5.0
+MEETING_SECONDS = 2.0  # between two comparisons with one peer
+MAX_MET = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +80,7 @@ class Engine:
         self._due_callbacks: list[Callable[[int], None]] = []
         self.due_lead_seconds = 0.0
         self._past_traffic = (0, 0)  # bytes of parts sent and received in the rounds before this one
+        self._meet_again_at: dict[str, float] = {}  # peer -> not before: whoever knocks could else keep us dialling
         follower.subscribe(self._on_applied)
 
     # --- for the app
@@ -117,14 +133,22 @@ class Engine:
             digest=self.follower.log.head.digest.hex(),
             open_round=session.round if session else None,
             phase=session.phase if session else "starting",
-            ballot=session.ballot if session else 0,
+            ballot=session.ballot % FIRST_DEGRADED if session else 0,
+            is_degraded=session is not None and is_degraded(session.ballot),
             coordinator=session.view.candidate(session.ballot) if session else None,
             council=session.view.council.members if session else (),
             members=session.plan_members if session else (),
             waiting_for=session.waiting_for if session else None,
             sent_bytes=sent_bytes,
             received_bytes=received_bytes,
-            num_forks=len(self.follower.forks),
+            forks=tuple(
+                ForkStatus(
+                    since_round=fork.common_round + 1,
+                    head_round=fork.head.round,
+                    head_digest=fork.head.digest.hex(),
+                )
+                for fork in self.follower.forks.all()
+            ),
         )
 
     def _traffic(self) -> tuple[int, int]:
@@ -142,7 +166,11 @@ class Engine:
         await self._network.serve(self.rules.control_protocol, self._on_control)
         await self._network.serve(self.rules.parts_protocol, self._on_parts)
         await self._network.serve(self.rules.ping_protocol, _answer_ping)
-        await until_first(self.follower.follow(lambda: self._participant.donors), self._play())
+        await until_first(
+            self.follower.follow(lambda: self._participant.donors),
+            self._play(),
+            greet_for_ever(self._participant, self._meet),
+        )
 
     async def _play(self) -> None:
         """Round after round."""
@@ -209,21 +237,43 @@ class Engine:
             signed = read_signed(frame, run=self.rules.run_id, sender=stream.peer)
         except RecordError:
             return
-        if not isinstance(signed.message, Knock | Coming | Bye | Promised):
+        if not isinstance(signed.message, Knock | Coming | Bye | Promised | Here):
             return
         log = self.follower.log
-        if signed.round <= log.head.round:
+        if isinstance(signed.message, Here):
+            await self._reply(stream, signed, Here())
+            await self._meet(signed.sender, signed.head)
+        elif signed.round <= log.head.round:
             await self._reply(stream, signed, Behind(log.header_bytes(log.head.round)))
         elif signed.round > log.head.round + 1:
             await self._reply(stream, signed, Ahead())
+            await self._meet(signed.sender, signed.head)
         elif signed.head.digest != log.digest(signed.round - 1):
             await self._reply(stream, signed, Refused("the knock is for another chain"))
+            await self._meet(signed.sender, signed.head)
         else:
             session = await self._open_session(signed.round)
             if session is None:
                 await self._reply(stream, signed, Ahead())
             else:
                 await session.admit(signed, stream)
+
+    async def _meet(self, peer: str, head: Head) -> None:
+        """Learn from a peer that is ahead, also if nobody else can dial it; see a fork if its head is not on my log."""
+        now, log = asyncio.get_running_loop().time(), self.follower.log
+        if now < self._meet_again_at.get(peer, now):
+            return
+        self._meet_again_at.pop(peer, None)  # the newest come last
+        self._meet_again_at[peer] = now + MEETING_SECONDS
+        while len(self._meet_again_at) > MAX_MET:
+            del self._meet_again_at[next(iter(self._meet_again_at))]
+        if head.round <= log.head.round:
+            await self.follower.compare(peer)
+            return
+        try:
+            await self.follower.catch_up([peer])
+        except (NetworkError, RecordError, DataError, StateError):
+            await self.follower.compare(peer)
 
     async def _open_session(self, round_: int) -> Session | None:
         try:

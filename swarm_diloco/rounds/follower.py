@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from swarm_diloco.diloco.ledger import Commit, Header
+from swarm_diloco.diloco.ledger import Commit, Head, Header
 from swarm_diloco.diloco.records import HASH_BYTES
 from swarm_diloco.errors import DataError, DiskError, NetworkError, RecordError, StateError, SwarmDilocoError
 from swarm_diloco.network.interface import Network
 from swarm_diloco.rounds.decision.checks import check_certificate
+from swarm_diloco.rounds.forks import MAX_SHOWN, Fork, Forks, find_fork, proven_fork
 from swarm_diloco.rounds.library import Donor, Library, RunFiles, library_protocol
 from swarm_diloco.rounds.log import Log
 from swarm_diloco.rounds.replica import Replica
@@ -61,7 +62,7 @@ class Follower:
         self.log = Log(folder, rules, published.genesis)
         self.replica = replica
         self.published = published
-        self.forks: dict[int, bytes] = {}  # round -> another decided digest that was seen
+        self.forks = Forks(folder / "forks")
         self._snapshots = folder / "snapshots"
         self._keeps_all = keeps_all
         self._lock = asyncio.Lock()
@@ -80,6 +81,7 @@ class Follower:
             self._snapshots,
             wait_past=self.wait_past,
             head_age_seconds=self.head_age_seconds,
+            forks=self.forks.shown,
         )
         await self.network.serve(library_protocol(self.rules.run_id), library.serve)
 
@@ -241,7 +243,10 @@ class Follower:
                 except DataError:  # parts that nobody keeps any more: a snapshot is past them
                     with suppress(NetworkError, RecordError, DataError):
                         await self.catch_up([peer])
-                except (NetworkError, RecordError):
+                except NetworkError:
+                    continue
+                except RecordError:
+                    await self.compare(peer)
                     continue
             await asyncio.sleep(FEED_RETRY_SECONDS[min(failures, len(FEED_RETRY_SECONDS) - 1)])
             failures += 1
@@ -257,19 +262,34 @@ class Follower:
         await self._record(header, holders)
         await self.apply_recorded(holders)
 
+    async def compare(self, peer: str) -> bool:
+        """Whether this peer's log is another branch than mine; that fork, and those it has seen, are recorded.
+
+        Bounded, and a peer's faults raise nothing.
+        """
+        with suppress(NetworkError, RecordError, DataError):
+            async with Donor(self.network, peer, self.rules.run_id) as donor:
+                if (fork := await find_fork(donor, self.log)) is not None:
+                    self.forks.record(fork)
+                    return True
+                for data in (await donor.forks())[:MAX_SHOWN]:
+                    if (told := proven_fork(data, self.log)) is not None:
+                        self.forks.record(told)
+        return False
+
     def _note_fork(self, round_: int, header: Header) -> None:
         """Another decided commit for a round of mine: only a certificate proves it."""
         if round_ and header.digest != self.log.digest(round_):
             with suppress(RecordError):
-                check_certificate(self.log.view(round_, bytes(HASH_BYTES)), header)
-                self.forks[round_] = header.digest
+                check_certificate(self.log.view(round_, bytes(HASH_BYTES), {}), header)
+                self.forks.record(Fork(round_ - 1, Head(round_, header.digest), header.encode()))
 
     def _takes_degraded(self) -> bool:
         """Else a single peer could decide, for all who listen, a round that the others are deciding just now."""
         return self.is_overdue(self.rules.degraded_seconds(self.log.commit(self.log.head.round).next_due_ms) / 2)
 
     def _check(self, header: Header, takes_degraded: bool) -> None:
-        check_certificate(self.log.view(self.log.head.round + 1, bytes(HASH_BYTES)), header)
+        check_certificate(self.log.next_view(bytes(HASH_BYTES)), header)
         if header.degraded and not takes_degraded:
             raise RecordError("a degraded commit, though the round is not overdue here")
 

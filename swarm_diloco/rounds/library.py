@@ -59,12 +59,14 @@ class Library:
         *,
         wait_past: Callable[[int], Awaitable[None]],
         head_age_seconds: Callable[[], float],
+        forks: Callable[[], Sequence[bytes]] = tuple,
     ) -> None:
         self._published = published
         self._log = log
         self._snapshots = snapshots
         self._wait_past = wait_past
         self._head_age_seconds = head_age_seconds
+        self._forks = forks
         self._streams = 0
 
     async def serve(self, stream: Stream) -> None:
@@ -108,6 +110,8 @@ class Library:
                 return pack([*self._log.head.fields(), int(self._head_age_seconds() * 1000)])
             case "headers":
                 return self._headers(request.integer())
+            case "forks":
+                return pack([[fork] for fork in self._forks()])
             case "part":
                 part = self._log.parts.get(request.hash_())
                 if part is None:
@@ -211,6 +215,11 @@ class Donor:
         """Headers of the rounds from `first` on, not all: ask again from the last one's successor."""
         fields = unpack(await self._ask("headers", first), "headers", limit_bytes=MAX_FRAME_BYTES)
         return fields.rest(lambda entry: entry.bytes_(limit=MAX_HEADER_BYTES))
+
+    async def forks(self) -> list[bytes]:
+        """Other branches that the donor has proof of: encoded, unchecked."""
+        fields = unpack(await self._ask("forks"), "forks", limit_bytes=MAX_FRAME_BYTES)
+        return fields.rest(lambda entry: entry.bytes_(limit=MAX_FRAME_BYTES))
 
     async def parts(self, part_hashes: Sequence[bytes]) -> AsyncGenerator[bytes, None]:
         """Those of the parts that the donor has, each checked; a few are asked for ahead of what has come.

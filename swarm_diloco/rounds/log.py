@@ -10,16 +10,14 @@ from swarm_diloco.diloco.ledger import (
     Head,
     Header,
     Kind,
-    Member,
     genesis_message,
 )
 from swarm_diloco.diloco.records import HASH_BYTES, hash_of
-from swarm_diloco.diloco.schedule import fragment_of_round
 from swarm_diloco.disk import read_file, write_durably
 from swarm_diloco.errors import DataError, DiskError, RecordError
 from swarm_diloco.network.identity import is_signed_by_key, public_key_of
-from swarm_diloco.rounds.council import Council, council_of
-from swarm_diloco.rounds.decision.voter import RECENT_COMMITS, View
+from swarm_diloco.rounds.chain import Chain
+from swarm_diloco.rounds.decision.voter import View
 from swarm_diloco.rounds.settings import RunRules
 from swarm_diloco.rounds.totals import Totals
 
@@ -110,7 +108,7 @@ class PartStore:
         return self._folder / part_hash.hex()
 
 
-class Log:
+class Log(Chain):
     """Decided commits in order, with certificates. Appending is durable; what lies on disk is checked when opened."""
 
     def __init__(self, folder: Path, rules: RunRules, genesis: bytes) -> None:
@@ -189,30 +187,9 @@ class Log:
             applied[commit.fragment] -= commit.kind is Kind.NORMAL
         return tuple(applied)
 
-    def council(self, round_: int) -> Council:
-        """Of a round up to head + W."""
-        named_by = max(0, round_ - self.rules.window)
-        while named_by and not self.commit(named_by).members:
-            named_by -= 1
-        return council_of(self.rules.run_id, round_, self.commit(named_by).members)
-
-    def _recent(self, round_: int) -> tuple[Member, ...]:
-        commits = [self.commit(earlier) for earlier in range(max(0, round_ - RECENT_COMMITS), round_)]
-        return tuple({member.peer: member for commit in commits for member in commit.members}.values())
-
-    def view(self, round_: int, base: bytes) -> View:
-        """What this log says of `round_`, whose predecessor it holds; `base` is this peer's own state's hash."""
-        return View(
-            rules=self.rules,
-            round=round_,
-            fragment=fragment_of_round(round_, self.rules.num_fragments),
-            prev=self.digest(round_ - 1),
-            anchor=self.digest(max(0, round_ - self.rules.window)),
-            base=base,
-            council=self.council(round_),
-            tokens_credited=self.totals.counters,
-            recent=self._recent(round_),
-        )
+    def next_view(self, base: bytes) -> View:
+        """Of the round after the head; `base` is this peer's own state's hash of that round's fragment."""
+        return self.view(self.head.round + 1, base, self.totals.counters)
 
     def prune_parts(self, oldest_round: int) -> None:
         """Keep only the parts of rounds from `oldest_round` on."""

@@ -64,7 +64,7 @@ class Participant:
         follower = self.follower
         round_ = follower.log.head.round + 1
         fragment = fragment_of_round(round_, self.rules.num_fragments)
-        return follower.log.view(round_, follower.replica.base(fragment))
+        return follower.log.next_view(follower.replica.base(fragment))
 
     @property
     def next_due_ms(self) -> int:

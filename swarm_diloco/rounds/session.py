@@ -331,6 +331,7 @@ class Session:
                 raise BallotFailed
             case Refused(reason):
                 self.phase = f"refused: {reason}"
+                await self._participant.follower.compare(candidate)
                 await asyncio.sleep(RETRY_SECONDS if is_degraded(ballot) else self.view.rules.rounds.deadline_seconds)
                 raise BallotFailed
             case Bye():

@@ -29,6 +29,7 @@ class RoundSettings:
     deadline_ceiling_seconds: float = 300.0  # and at most, however often it was raised
     degraded_seconds: float = 60.0  # overdue for so long (or 2 periods), a round goes on without its council
     alone_seconds: float = 600.0  # and a worker that reaches nobody goes on alone after so long (or 8 periods)
+    greeting_seconds: float = 60.0  # at most so long between two words with peers met before, heads compared
     heartbeat_seconds: float = 2.0
     silence_seconds: float = 6.0  # a peer silent for so long (or ten round trips) counts as dead
 
@@ -47,6 +48,7 @@ class RoundSettings:
             ("deadline_ceiling_seconds", self.deadline_floor_seconds, 86_400),
             ("degraded_seconds", 0.1, 86_400),
             ("alone_seconds", self.degraded_seconds, 30 * 86_400),
+            ("greeting_seconds", 0.1, 86_400),
             ("heartbeat_seconds", 0.01, 60),
             ("silence_seconds", 2 * self.heartbeat_seconds, 600),
         ):

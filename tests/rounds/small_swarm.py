@@ -37,6 +37,7 @@ QUICK = RoundSettings(
     deadline_ceiling_seconds=20,
     degraded_seconds=20,
     alone_seconds=100,
+    greeting_seconds=10,
     heartbeat_seconds=0.5,
     silence_seconds=3,
 )

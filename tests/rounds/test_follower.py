@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from small_swarm import NUM_VALUES, QUICK, SmallPeer, genesis_of, identity, normal_values, played, rules_for
-from swarm_diloco.diloco.ledger import Header, Vote, vote_message
+from swarm_diloco.diloco.ledger import Head, Header, Vote, vote_message
 from swarm_diloco.errors import DataError, RecordError
 from swarm_diloco.network.interface import Stream
 from swarm_diloco.network.simulated_network import SimulatedNetwork, SimulatedWorld, run_virtual
@@ -179,12 +179,13 @@ def test_a_fork_is_noted_when_its_certificate_is_right_and_not_on_anybodys_word(
         mine = Header.decode(follower.log.header_bytes(5))
         other = replace(mine.commit(), wall_ms=1).encode()
         await follower.learn(Header(other, 0, mine.votes), [])
-        assert follower.forks == {}
+        assert not follower.forks.all()
         digest = Header(other, 0, ()).digest
         message = vote_message(RULES.run_id, 5, 0, digest)
         votes = tuple(Vote(p.peer, p.sign(message)) for p in (identity("ann"), identity("boot")))
         await follower.learn(Header(other, 0, votes), [])
-        assert follower.forks == {5: digest}
+        (fork,) = follower.forks.all()
+        assert (fork.common_round, fork.head) == (4, Head(5, digest))
         assert follower.log.digest(5) == mine.digest
 
     run_virtual(scenario, seed=1, limit_seconds=100)

@@ -21,6 +21,7 @@ from swarm_diloco.network.messages import (
     CastVote,
     Coming,
     Decided,
+    Here,
     Knock,
     NotMe,
     OtherState,
@@ -92,6 +93,7 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
     CastVote: st.builds(CastVote, hashes, st.binary(min_size=64, max_size=64)),
     Decided: st.builds(Decided, st.binary(max_size=100)),
     Beat: st.just(Beat()),
+    Here: st.just(Here()),
     Bye: st.just(Bye()),
 }
 heads = st.builds(Head, integers, hashes)
