@@ -68,7 +68,7 @@ class RecordError(SwarmDilocoError):
 
 
 class StateError(SwarmDilocoError):
-    """This replica's parameters differ from the swarm's. Remove snapshots/ from the run's folder and start again."""
+    """This replica's parameters differ from the swarm's again and again. Check the machine's memory and the program."""
 
     exit_status = 17
 

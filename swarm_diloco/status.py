@@ -28,4 +28,5 @@ class RoundStatus:
     waiting_for: tuple[int, int] | None  # workers here, workers needed
     sent_bytes: int  # of parts, since the start
     received_bytes: int
+    num_repairs: int  # of late: times that this peer's state was not the swarm's and was replaced
     forks: tuple[ForkStatus, ...]

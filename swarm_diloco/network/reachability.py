@@ -21,9 +21,9 @@ async def ask_judge(network: Network, judge: str, port: int, *, timeout_seconds:
     try:
         async with asyncio.timeout(timeout_seconds):
             stream = await network.dial(judge, REACH_PROTOCOL, timeout_seconds=timeout_seconds)
-            await stream.send(pack([FORMAT_VERSION, port]), timeout_seconds=timeout_seconds)
+            await stream.send(number_bytes(port), timeout_seconds=timeout_seconds)
             answer = await stream.receive(timeout_seconds=timeout_seconds, limit_bytes=MAX_MESSAGE_BYTES)
-        return _read(answer, maximum=1) == 1
+        return read_number(answer, maximum=1) == 1
     except (NetworkError, RecordError, TimeoutError):
         return False
     finally:
@@ -33,17 +33,23 @@ async def ask_judge(network: Network, judge: str, port: int, *, timeout_seconds:
 
 async def answer_as_judge(stream: FramedStream) -> None:
     """Only ever tries the caller's own address: nobody can have us knock at a third party."""
-    port = _read(await stream.receive(timeout_seconds=TRY_SECONDS, limit_bytes=MAX_MESSAGE_BYTES), maximum=65535)
+    port = read_number(await stream.receive(timeout_seconds=TRY_SECONDS, limit_bytes=MAX_MESSAGE_BYTES), maximum=65535)
     reachable = False
     if stream.remote_address is not None:
         seen = parse(stream.remote_address)
         place = Address(seen.kind, seen.host, port, None)
         reachable = await why_silent(place, timeout_seconds=TRY_SECONDS) is None
-    await stream.send(pack([FORMAT_VERSION, int(reachable)]), timeout_seconds=TRY_SECONDS)
-    await stream.receive(timeout_seconds=TRY_SECONDS)  # the caller's end: it has read the answer
+    await stream.send(number_bytes(int(reachable)), timeout_seconds=TRY_SECONDS)
+    await stream.receive(timeout_seconds=TRY_SECONDS, limit_bytes=MAX_MESSAGE_BYTES)  # the caller's end: it has read the answer
 
 
-def _read(message: bytes, *, maximum: int) -> int:
+def number_bytes(number: int) -> bytes:
+    """The question, a port, and the answer, 1 or 0: [version, number]."""
+    return pack([FORMAT_VERSION, number])
+
+
+def read_number(message: bytes, *, maximum: int) -> int:
+    """Raises RecordError."""
     fields = unpack(message, "reachability message", limit_bytes=MAX_MESSAGE_BYTES)
     fields.version(FORMAT_VERSION)
     value = fields.integer(maximum=maximum)

@@ -269,10 +269,7 @@ class Coordinator:
             case Refuse(peer, knocks):
                 self._broadcast(OtherState(knocks), {peer})
             case StateDiffers():
-                raise StateError(
-                    f"round {self.view.round}: a majority of the council has another state than this peer. "
-                    "Remove snapshots/ from the run's folder (keep votes) and start again"
-                )
+                raise StateError(f"round {self.view.round}: a majority of the council has another state than this peer")
 
     async def _propose(self, proposal: Propose) -> None:
         """Vote first: after a crash between the two this peer would else propose another commit at the same ballot."""

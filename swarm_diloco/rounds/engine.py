@@ -132,7 +132,7 @@ class Engine:
             round=self.follower.replica.round,
             digest=self.follower.log.head.digest.hex(),
             open_round=session.round if session else None,
-            phase=session.phase if session else "starting",
+            phase=session.phase if session else "repairing" if self.follower.repairs else "starting",
             ballot=session.ballot % FIRST_DEGRADED if session else 0,
             is_degraded=session is not None and is_degraded(session.ballot),
             coordinator=session.view.candidate(session.ballot) if session else None,
@@ -141,6 +141,7 @@ class Engine:
             waiting_for=session.waiting_for if session else None,
             sent_bytes=sent_bytes,
             received_bytes=received_bytes,
+            num_repairs=len(self.follower.repairs),
             forks=tuple(
                 ForkStatus(
                     since_round=fork.common_round + 1,
@@ -182,6 +183,8 @@ class Engine:
             due = asyncio.create_task(self._when_due(session))
             try:
                 await session.run()
+            except StateError as error:
+                self.follower.condemn_state(error)
             finally:
                 due.cancel()
                 await asyncio.gather(due, return_exceptions=True)
@@ -191,7 +194,7 @@ class Engine:
     async def _until_current(self) -> None:
         while not self.follower.is_current:
             try:
-                await self.follower.apply_recorded(self._participant.donors)
+                await self.follower.repair(self._participant.donors)
             except (NetworkError, RecordError, SwarmDilocoError) as error:
                 if error.exit_status in FATAL:
                     raise

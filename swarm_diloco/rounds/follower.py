@@ -23,7 +23,7 @@ from swarm_diloco.rounds.log import Log
 from swarm_diloco.rounds.replica import Replica
 from swarm_diloco.rounds.settings import RunRules
 from swarm_diloco.rounds.snapshot import (
-    SnapshotIndex,
+    certify,
     load_snapshot,
     prune_snapshots,
     stored_rounds,
@@ -32,6 +32,8 @@ from swarm_diloco.rounds.snapshot import (
 from swarm_diloco.rounds.tasks import end, to_the_end
 from swarm_diloco.rounds.transfer import fetch_snapshot
 
+MAX_REPAIRS = 3  # within so many rounds: then this machine computes something else, or forgets
+REPAIRS_REMEMBERED_ROUNDS = 64
 FEED_RETRY_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0)  # between two donors that failed
 
 
@@ -70,6 +72,8 @@ class Follower:
         self._subscribers: list[Callable[[Applied], None]] = []
         self._head_at = asyncio.get_running_loop().time()  # when the log's head was decided
         self._saw_head_decided = False  # else it may have been long ago
+        self.repairs: list[int] = []  # the log's head at each repair of late
+        self._told_round = -1  # newest of which subscribers were told
 
     # --- what others ask
 
@@ -115,42 +119,26 @@ class Follower:
 
     # --- from disk, from donors
 
-    async def load(self) -> bool:
-        """Take the newest own snapshot that is whole and not past the log. False if there is none."""
+    async def load(self, *, strictly: bool = False) -> bool:
+        """Take the newest own snapshot that is whole and not past the log. False if there is none.
+
+        `strictly`: one that the log names in all fragments.
+        """
         for round_ in reversed(stored_rounds(self._snapshots)):
             if round_ > self.log.head.round:
                 continue
             try:
-                await self._load(round_)
+                await self._load(round_, strictly=strictly)
             except (DiskError, RecordError, StateError):
                 continue  # damaged or not the swarm's: an older one, or another peer's, will do
             return True
         return False
 
-    async def _load(self, round_: int) -> None:
+    async def _load(self, round_: int, *, strictly: bool = False) -> None:
         async with self._lock:
             folder = self._snapshots / str(round_)
-            await to_the_end(
-                self.network.run_blocking(load_snapshot, folder, self.replica, partial(self._certify, round_))
-            )
-
-    def _certify(self, round_: int, index: SnapshotIndex, bases: Sequence[bytes]) -> None:
-        """A snapshot counts once the fragments' next commits name its hash; θ_0 is named by the genesis.
-
-        Raises RecordError, StateError.
-        """
-        if index.round != round_ or index.applied != self.log.applied_after(round_):
-            raise RecordError(f"snapshot of round {round_}: it claims another place in the log")
-        if round_ == 0 and self.log.commit(0).base != b"".join(bases):
-            raise StateError("the first snapshot is not the one that the genesis names")
-        checked: set[int] = set()
-        for next_round in range(round_ + 1, self.log.head.round + 1):
-            commit = self.log.commit(next_round)
-            if commit.fragment not in checked and commit.base != bases[commit.fragment]:
-                raise StateError(f"snapshot of round {round_}: its state is not the one that round {next_round} names")
-            checked.add(commit.fragment)
-            if len(checked) == self.rules.num_fragments:
-                return
+            check = partial(certify, self.log, round_, strictly=strictly)
+            await to_the_end(self.network.run_blocking(load_snapshot, folder, self.replica, check))
 
     async def catch_up(self, donors: Sequence[str]) -> None:
         """Headers, state and parts up to the donors' heads, from whoever can give them.
@@ -340,7 +328,29 @@ class Follower:
                 commit = self.log.commit(self.replica.round + 1)
                 hashes = [part.result_hash for part in commit.parts]
                 await self.fetch_parts(hashes, holders)
-                await to_the_end(self._apply(commit, hashes))
+                try:
+                    await to_the_end(self._apply(commit, hashes))
+                except StateError as error:
+                    self.condemn_state(error)
+
+    def condemn_state(self, error: StateError) -> None:
+        """This replica is not the swarm's: drop it; `repair` brings another. Raises `error` if that does not help."""
+        head = self.log.head.round
+        self.repairs = [round_ for round_ in self.repairs if round_ > head - REPAIRS_REMEMBERED_ROUNDS]
+        if len(self.repairs) >= MAX_REPAIRS:
+            raise StateError(
+                f"{error}. Its state was replaced {MAX_REPAIRS} times within {REPAIRS_REMEMBERED_ROUNDS} rounds and is "
+                "wrong again: this machine computes something else than the others. Check its memory and this program's "
+                "version"
+            ) from error
+        self.repairs.append(head)
+        self.replica.round = -1
+
+    async def repair(self, donors: Sequence[str]) -> None:
+        """A state that the log names, and the replay from there (protocol rule 10). Raises DataError, StateError."""
+        if self.replica.round < 0 and not await self.load(strictly=True):
+            await self.catch_up(donors)
+        await self.apply_recorded(donors)
 
     async def _apply(self, commit: Commit, hashes: Sequence[bytes]) -> None:
         """One commit, whole: were it cut short, a thread would still be at θ when the next task comes to apply."""
@@ -350,6 +360,9 @@ class Follower:
         self.log.parts.drop_held()
         if commit.round % self.rules.rounds.snapshot_interval == 0:
             await self.network.run_blocking(self.keep_snapshot)
+        if commit.round <= self._told_round:
+            return  # replayed in a repair
+        self._told_round = commit.round
         applied = Applied(commit, self.log.digest(commit.round), self.replica.base(commit.fragment))
         for callback in self._subscribers:
             callback(applied)

@@ -73,8 +73,7 @@ class Replica:
         if commit.base != self.base(commit.fragment):
             raise StateError(
                 f"round {commit.round}: this replica's state of fragment {commit.fragment} is not the swarm's "
-                f"({self.base(commit.fragment).hex()[:16]} here, {commit.base.hex()[:16]} in the commit). "
-                "Remove snapshots/ from the run's folder (keep votes) and start again"
+                f"({self.base(commit.fragment).hex()[:16]} here, {commit.base.hex()[:16]} in the commit)"
             )
 
     def apply(self, commit: Commit, parts: Sequence[bytes]) -> None:

@@ -349,10 +349,7 @@ class Session:
     def _check_state(self, ballot: int, knocks: Sequence[Signed]) -> None:
         """A candidate's word is not enough to stop for; a majority's signed knocks are."""
         if is_other_state(self.view, ballot, knocks):
-            raise StateError(
-                f"round {self.round}: the council's state is not this peer's. "
-                "Remove snapshots/ from the run's folder (keep votes) and start again"
-            )
+            raise StateError(f"round {self.round}: the council's state is not this peer's")
 
     async def _learn(self, header: bytes, candidate: str) -> None:
         holders = [candidate, *(peer for peer in self.plan_members if peer != candidate)]

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from swarm_diloco.diloco.records import HASH_BYTES, hash_of, pack, unpack
 from swarm_diloco.disk import read_file, sync_folder, write_durably
-from swarm_diloco.errors import DiskError, RecordError
+from swarm_diloco.errors import DiskError, RecordError, StateError
+from swarm_diloco.rounds.log import Log
 from swarm_diloco.rounds.replica import Replica, fragment_base
 
 INDEX_VERSION = 1
@@ -142,6 +143,27 @@ def load_snapshot(folder: Path, replica: Replica, certify: Certify = lambda _ind
     certify(index, [fragment_base(theta[where], momentum[where]) for where in wheres])
     replica.load(theta, momentum, round_=index.round, applied=index.applied)
     return index
+
+
+def certify(log: Log, round_: int, index: SnapshotIndex, bases: Sequence[bytes], *, strictly: bool) -> None:
+    """A snapshot counts once the fragments' next commits name its hash; θ_0 is named by the genesis.
+
+    A fragment without a next commit is let pass unless `strictly`. Raises RecordError, StateError.
+    """
+    if index.round != round_ or index.applied != log.applied_after(round_):
+        raise RecordError(f"snapshot of round {round_}: it claims another place in the log")
+    if round_ == 0 and log.commit(0).base != b"".join(bases):
+        raise StateError("the first snapshot is not the one that the genesis names")
+    checked: set[int] = set(range(len(bases))) if round_ == 0 else set()
+    for next_round in range(round_ + 1, log.head.round + 1):
+        commit = log.commit(next_round)
+        if commit.fragment not in checked and commit.base != bases[commit.fragment]:
+            raise StateError(f"snapshot of round {round_}: its state is not the one that round {next_round} names")
+        checked.add(commit.fragment)
+        if len(checked) == len(bases):
+            return
+    if strictly and len(checked) < len(bases):
+        raise RecordError(f"snapshot of round {round_}: the log does not name its state yet")
 
 
 def stored_rounds(folder: Path) -> list[int]:
