@@ -68,6 +68,7 @@ class Follower:
         self._snapshots = folder / "snapshots"
         self._keeps_all = keeps_all
         self._lock = asyncio.Lock()
+        self._catching_up = asyncio.Lock()  # two at once would fetch one snapshot into one folder
         self._moved = asyncio.Event()
         self._subscribers: list[Callable[[Applied], None]] = []
         self._head_at = asyncio.get_running_loop().time()  # when the log's head was decided
@@ -145,6 +146,10 @@ class Follower:
 
         Raises the last donor's error when none could bring this replica to its log's head.
         """
+        async with self._catching_up:
+            await self._catch_up(donors)
+
+    async def _catch_up(self, donors: Sequence[str]) -> None:
         failures: list[str] = []
         for peer in [*donors, *donors]:  # twice: a snapshot may have gone while it was fetched
             try:
@@ -340,8 +345,8 @@ class Follower:
         if len(self.repairs) >= MAX_REPAIRS:
             raise StateError(
                 f"{error}. Its state was replaced {MAX_REPAIRS} times within {REPAIRS_REMEMBERED_ROUNDS} rounds and is "
-                "wrong again: this machine computes something else than the others. Check its memory and this program's "
-                "version"
+                "wrong again: this machine computes something else than the others. Check its memory and the "
+                "program's version"
             ) from error
         self.repairs.append(head)
         self.replica.round = -1
