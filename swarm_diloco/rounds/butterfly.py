@@ -9,8 +9,8 @@ empty frame, after which the reducer may close. An end of stream before that is 
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from swarm_diloco.diloco.aggregate import aggregate
@@ -29,6 +29,8 @@ HELLO_VERSION = 1
 HELLO_SECONDS = 10.0
 DIAL_TRIES = 3
 RETRY_SECONDS = 0.5
+LEAST_SENDING_SECONDS = 0.05  # for a rate to be measured
+LEAST_SENT_BYTES = 2**16
 CODEC_ROOM = 2.0  # a mean is no longer than the longest contribution; its codec may add a little
 
 Key = tuple[int, int]  # part, attempt
@@ -88,7 +90,31 @@ class Traffic:
 
     sent_bytes: int = 0
     received_bytes: int = 0
-    sending_seconds: float = 0.0
+    sending_seconds: float = 0.0  # in which at least one frame was on its way out
+    _num_sending: int = 0
+    _since: float = 0.0
+
+    @asynccontextmanager
+    async def sending(self, num_bytes: int) -> AsyncIterator[None]:
+        """Around the sending of one frame. Sends at the same time share the line: their seconds count once."""
+        loop = asyncio.get_running_loop()
+        if not self._num_sending:
+            self._since = loop.time()
+        self._num_sending += 1
+        try:
+            yield
+            self.sent_bytes += num_bytes
+        finally:
+            self._num_sending -= 1
+            if not self._num_sending:
+                self.sending_seconds += loop.time() - self._since
+
+    @property
+    def upload_kilobits(self) -> int | None:
+        """A second; None if too little was sent to say."""
+        if self.sending_seconds < LEAST_SENDING_SECONDS or self.sent_bytes < LEAST_SENT_BYTES:
+            return None
+        return int(self.sent_bytes * 8 / 1000 / self.sending_seconds)
 
 
 class Butterfly:
@@ -217,10 +243,8 @@ class Butterfly:
                 assert self._encoded is not None
                 if key not in self._sealed:
                     frame = PartFrame(*key, self._encoded[key[0]]).encode()
-                    started = asyncio.get_running_loop().time()
-                    await stream.send(frame, timeout_seconds=self._limit)
-                    self._traffic.sending_seconds += asyncio.get_running_loop().time() - started
-                    self._traffic.sent_bytes += len(frame)
+                    async with self._traffic.sending(len(frame)):
+                        await stream.send(frame, timeout_seconds=self._limit)
                 num_sent += 1
             if num_sent == len(planned):
                 await more.wait()
@@ -283,8 +307,8 @@ class Butterfly:
             data = self._parts.get(self._sealed[key])
             if data is None:
                 raise RecordError("this exchange is over")  # the round was decided with other parts
-            await stream.send(PartFrame(*key, data).encode(), timeout_seconds=self._limit)
-            self._traffic.sent_bytes += len(data)
+            async with self._traffic.sending(len(data)):
+                await stream.send(PartFrame(*key, data).encode(), timeout_seconds=self._limit)
 
     def _lost(self, peer: str) -> None:
         """Wait no longer for what this sender has not sent."""

@@ -1,6 +1,7 @@
 """What one peer brings to every round: its key, its log and state, its promises and votes on disk."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from swarm_diloco.rounds.settings import RunRules
 from swarm_diloco.rounds.tasks import to_the_end
 
 COMMITS_KNOWN = 64
+RATES_REMEMBERED = 8
 TOLERANCE = 0.5  # peers learn a decision at unlike moments: who is called to a degraded ballot may think it early
 
 
@@ -35,7 +37,8 @@ class Participant:
     is_reachable: bool
     is_training: bool = False  # its trainer is at work: a contribution will come
     attendance: Attendance = field(default_factory=Attendance)
-    upload_kilobits: int = 0  # a second, as measured in the newest rounds; 0: not known
+    # Kilobits a second in the newest rounds. A busy receiver makes a line look thinner than it is, nothing wider.
+    upload_rates: deque[int] = field(default_factory=lambda: deque(maxlen=RATES_REMEMBERED))
     voter: Voter = field(default_factory=Voter)
     remembered: Callable[[], Sequence[str]] = tuple  # peers met before, beside those that the log names
     _saving: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -125,9 +125,8 @@ class Session:
         """What this round showed: how long rounds take, how fast this peer uploads."""
         if self.exchange.planned_at is not None:
             self._participant.attendance.decided(asyncio.get_running_loop().time() - self.exchange.planned_at)
-        traffic = self.exchange.traffic
-        if traffic.sending_seconds > 0.01 and traffic.sent_bytes > 2**16:
-            self._participant.upload_kilobits = int(traffic.sent_bytes * 8 / 1000 / traffic.sending_seconds)
+        if (rate := self.exchange.traffic.upload_kilobits) is not None:
+            self._participant.upload_rates.append(rate)
 
     async def leave(self) -> None:
         """Say bye to the coordinator: on the stream to it, or on one made for that."""
@@ -263,7 +262,7 @@ class Session:
             tokens_to=credited + (mine.tokens if mine else 0),
             ranges=mine.ranges if mine else (),
             evaluation=mine.evaluation if mine else (),
-            upload_kilobits=participant.upload_kilobits,
+            upload_kilobits=max(participant.upload_rates, default=0),
             step_microseconds=int(mine.step_seconds * 1e6) if mine else 0,
             norm_millionths=int(mine.norm * 1e6) if mine else 0,
             reachable=participant.is_reachable,

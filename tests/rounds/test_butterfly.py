@@ -342,3 +342,19 @@ def test_with_rate_1_and_no_momentum_the_engine_gives_the_weighted_mean_of_the_w
     models = [theta - peer.contribution(0, 1).delta for peer in peers[1:]]
     assert got.shape == (NUM_VALUES,)
     torch.testing.assert_close(got, mean(models, [100, 200, 300]), rtol=0, atol=1e-6)
+
+
+def test_sends_at_the_same_time_share_the_line_and_their_seconds_count_once() -> None:
+    async def scenario(_world: SimulatedWorld) -> None:
+        traffic = Traffic()
+
+        async def send(begin: float, seconds: float) -> None:
+            await asyncio.sleep(begin)
+            async with traffic.sending(1_000_000):
+                await asyncio.sleep(seconds)
+
+        await asyncio.gather(send(0, 4), send(1, 4), send(2, 1), send(9, 3))
+        assert traffic.sending_seconds == pytest.approx(8)
+        assert traffic.upload_kilobits == 4000
+
+    run_virtual(scenario, seed=1)

@@ -106,3 +106,11 @@ def test_if_only_a_slow_sender_can_be_dialled_it_averages_all() -> None:
 def test_nothing_is_expected_of_lines_that_nobody_has_measured() -> None:
     sent, results = equal_parts(10)
     assert share(sent, results, senders={0: 0, 1: 0}, reducers={0: 0}, num_members=2, turn=0).seconds is None
+
+
+def test_rates_that_are_about_the_same_give_equal_shares() -> None:
+    """As measured over four equal lines; a share of 0.30 instead of 0.25 makes the round 11 % longer."""
+    rates = {0: 47_830, 1: 26_891, 2: 29_895, 3: 42_541}
+    sharing = share([10**6] * 40, [2 * 10**6] * 40, senders=rates, reducers=rates, num_members=4, turn=3)
+    assert [sharing.reducers.count(member) for member in rates] == [10] * 4
+    assert all(senders == (0, 1, 2, 3) for senders in sharing.senders)

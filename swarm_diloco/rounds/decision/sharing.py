@@ -10,6 +10,7 @@ from statistics import median_low
 
 QUICK_SECONDS = 0.2  # a contribution that is up in so little is as good as one that is up at once
 SLOW_FACTOR = 2.0  # a sender has so many times the median's time
+ALIKE = 2.0  # rates within this factor of the median count as the median
 MOST_OF_USUAL = 4.0  # a reducer's share is at most so many times a usual one's
 
 
@@ -43,7 +44,7 @@ def share(
     for rank, member in enumerate(sorted(senders)):
         for part in _parts_in_time(num_parts, allowed, slow.get(member), turn=turn, rank=rank):
             planned[part].append(member)
-    able = {member: kilobits for member, kilobits in reducers.items() if member not in slow} or dict(reducers)
+    able = _levelled({member: rate for member, rate in reducers.items() if member not in slow} or reducers)
     chosen = share_out(num_parts, able, num_bytes=sum(result_bytes), turn=turn)
     reducing = _longest_reduce(result_bytes, chosen, able, num_receivers=num_members - 1)
     return Sharing(
@@ -78,6 +79,12 @@ def _longest_reduce(
     for member, num_bytes in zip(chosen, result_bytes, strict=True):
         sent[member] += num_bytes * num_receivers
     return max(num_bytes * 8 / 1000 / (kilobits[member] or usual) for member, num_bytes in sent.items())
+
+
+def _levelled(kilobits: Mapping[int, int]) -> dict[int, int]:
+    """Measured rates of equal lines differ by some tens of percent, and a round lasts as long as the largest share."""
+    usual = _usual(kilobits) or 0
+    return {member: usual if usual / ALIKE <= rate <= usual * ALIKE else rate for member, rate in kilobits.items()}
 
 
 def _usual(kilobits: Mapping[int, int]) -> int | None:
