@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
+from swarm_diloco.diloco.ledger import Commit
 from swarm_diloco.network.messages import Plan, Sealed
 from swarm_diloco.network.wire import Signed
 from swarm_diloco.rounds.butterfly import Butterfly, Traffic
@@ -26,6 +28,7 @@ class Exchange:
         self._view = view
         self._tasks = tasks
         self._on_held = on_held
+        self._part_held = asyncio.Event()
         self._ballot = -1
         self._butterfly: Butterfly | None = None
         self._running: asyncio.Task[None] | None = None
@@ -69,11 +72,27 @@ class Exchange:
             parts=parts,
             traffic=self.traffic,
             on_sealed=tell,
-            on_held=self._on_held,
+            on_held=self._hold,
         )
         self._running = self._tasks.start(self._butterfly.run())
         self._changed.set()
         self._changed = asyncio.Event()
+
+    def _hold(self, part_hash: bytes) -> None:
+        self._part_held.set()
+        self._on_held(part_hash)
+
+    async def wait_for_parts(self, commit: Commit) -> None:
+        """Parts are on their way here; what the exchange does not bring in time is to be fetched from other members."""
+        store = self._participant.follower.log.parts
+        patience = self._view.rules.rounds.silence_seconds / 2
+        if self.plan is not None:
+            patience = max(patience, self.plan.deadline_in_ms / 4000)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                while any(store.get(part.result_hash) is None for part in commit.parts):
+                    self._part_held.clear()
+                    await self._part_held.wait()
 
     async def at(self, ballot: int) -> Butterfly | None:
         """The exchange of a ballot, waiting for its plan; None when a later one has begun."""

@@ -12,8 +12,9 @@ from swarm_diloco.disk import read_file, write_durably
 from swarm_diloco.errors import DiskError, RecordError
 from swarm_diloco.network.identity import Identity
 from swarm_diloco.network.interface import Network
-from swarm_diloco.network.messages import CastVote, Message
+from swarm_diloco.network.messages import CastVote, Knock, Message
 from swarm_diloco.network.wire import Signed, sign
+from swarm_diloco.rounds.contribution import Contribution
 from swarm_diloco.rounds.decision.degraded import DegradedProposal
 from swarm_diloco.rounds.decision.voter import MAX_VOTE_FILE_BYTES, View, Voter
 from swarm_diloco.rounds.follower import Follower
@@ -65,9 +66,26 @@ class Participant:
     def view(self) -> View:
         """Of the next round."""
         follower = self.follower
-        round_ = follower.log.head.round + 1
-        fragment = fragment_of_round(round_, self.rules.num_fragments)
+        fragment = fragment_of_round(follower.log.head.round + 1, self.rules.num_fragments)
         return follower.log.next_view(follower.replica.base(fragment))
+
+    def knock(self, view: View, mine: Contribution | None) -> Knock:
+        """What this peer says of itself and of its contribution."""
+        credited = view.tokens_credited.get(self.identity.peer, 0)
+        return Knock(
+            fragment=view.fragment,
+            base=view.base,
+            weight=mine.weight if mine else 0,
+            tokens_from=credited,
+            tokens_to=credited + (mine.tokens if mine else 0),
+            ranges=mine.ranges if mine else (),
+            evaluation=mine.evaluation if mine else (),
+            upload_kilobits=max(self.upload_rates, default=0),
+            step_microseconds=int(mine.step_seconds * 1e6) if mine else 0,
+            norm_millionths=int(mine.norm * 1e6) if mine else 0,
+            reachable=self.is_reachable,
+            vote=self.voter.reported(view),
+        )
 
     @property
     def next_due_ms(self) -> int:

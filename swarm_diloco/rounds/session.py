@@ -18,7 +18,6 @@ from swarm_diloco.network.messages import (
     Bye,
     Coming,
     Decided,
-    Knock,
     Message,
     NotMe,
     OtherState,
@@ -71,7 +70,6 @@ class Session:
         self._contribution: Contribution | None = None
         self._encoded: list[bytes] | None = None
         self._is_ready = asyncio.Event()
-        self._part_held = asyncio.Event()
         self._own_knock: Signed | None = None
         self._member_streams: list[Stream] = []
         self._num_same = 0  # knocks at one ballot again
@@ -234,7 +232,7 @@ class Session:
             await stream.close()
 
     async def _open(self, candidate: str, ballot: int) -> Stream:
-        knock = self._participant.sign(self.round, ballot, self._knock())
+        knock = self._participant.sign(self.round, ballot, self._participant.knock(self.view, self._contribution))
         self._own_knock = knock
         self.knock_hashes.add(knock.hash_)
         if candidate == self._participant.identity.peer:
@@ -250,24 +248,6 @@ class Session:
             await stream.close()
             raise
         return SharedStream(stream)
-
-    def _knock(self) -> Knock:
-        participant, mine = self._participant, self._contribution
-        credited = self.view.tokens_credited.get(participant.identity.peer, 0)
-        return Knock(
-            fragment=self.view.fragment,
-            base=self.view.base,
-            weight=mine.weight if mine else 0,
-            tokens_from=credited,
-            tokens_to=credited + (mine.tokens if mine else 0),
-            ranges=mine.ranges if mine else (),
-            evaluation=mine.evaluation if mine else (),
-            upload_kilobits=max(participant.upload_rates, default=0),
-            step_microseconds=int(mine.step_seconds * 1e6) if mine else 0,
-            norm_millionths=int(mine.norm * 1e6) if mine else 0,
-            reachable=participant.is_reachable,
-            vote=participant.voter.reported(self.view),
-        )
 
     async def _beat(self, stream: Stream) -> None:
         with suppress(NetworkError):
@@ -374,7 +354,6 @@ class Session:
             await self._send(stream, message)
 
     def _hold(self, part_hash: bytes) -> None:
-        self._part_held.set()
         self._candidacy.held(part_hash)
 
     # --- the vote
@@ -387,7 +366,7 @@ class Session:
         self.phase = "voting"
         try:
             async with asyncio.timeout_at(deadline):
-                await self._wait_for_parts(Commit.decode(proposal.commit_bytes))
+                await self.exchange.wait_for_parts(Commit.decode(proposal.commit_bytes))
                 holders = self.plan_members or participant.donors
                 own = self._own_knock
                 cast = await vote_for(participant, self.view, ballot, proposal, own=own, holders=holders)
@@ -398,18 +377,6 @@ class Session:
         if cast is None:
             raise BallotFailed(participant.voter.promised(self.view))
         await self._send(stream, cast)
-
-    async def _wait_for_parts(self, commit: Commit) -> None:
-        """Parts are on their way here; what the exchange does not bring in time is to be fetched from other members."""
-        store = self._participant.follower.log.parts
-        patience = self.view.rules.rounds.silence_seconds / 2
-        if self.exchange.plan is not None:
-            patience = max(patience, self.exchange.plan.deadline_in_ms / 4000)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(patience):
-                while any(store.get(part.result_hash) is None for part in commit.parts):
-                    self._part_held.clear()
-                    await self._part_held.wait()
 
     # --- as a candidate
 
