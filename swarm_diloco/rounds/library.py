@@ -24,7 +24,8 @@ from swarm_diloco.rounds.snapshot import CHUNK_BYTES, SnapshotIndex, read_chunk,
 
 REQUEST_VERSION = 1
 MAX_REQUEST_BYTES = 1024
-MAX_STREAMS = 64  # served at once; a further one is closed
+MAX_STREAMS = 128  # served at once; a further one is closed
+MAX_FEEDS = 64  # of them, live feeds: who follows holds its stream for ever, and must not keep joiners out
 HEADERS_AT_ONCE = 64
 FILE_CHUNK_BYTES = 2**20
 MAX_FILE_BYTES = 2**48
@@ -67,7 +68,7 @@ class Library:
         self._wait_past = wait_past
         self._head_age_seconds = head_age_seconds
         self._forks = forks
-        self._streams = 0
+        self._streams = self._feeds = 0
 
     async def serve(self, stream: Stream) -> None:
         """One asker's requests, one after the other, until it goes or is idle."""
@@ -83,6 +84,8 @@ class Library:
                 )
                 request.version(REQUEST_VERSION)
                 what = request.string()
+                if what == "follow" and self._feeds >= MAX_FEEDS:
+                    return
                 if what == "follow":
                     await self._feed(stream, request.integer())
                 else:
@@ -150,15 +153,19 @@ class Library:
     async def _feed(self, stream: Stream, first: int) -> None:
         """Headers from `first` on as they come, an empty frame as a beat between them."""
         next_round = first
-        while True:
-            while next_round <= self._log.head.round:
-                await stream.send(self._log.header_bytes(next_round), timeout_seconds=ANSWER_SECONDS)
-                next_round += 1
-            with suppress(TimeoutError):
-                async with asyncio.timeout(FEED_BEAT_SECONDS):
-                    await self._wait_past(next_round - 1)
-                continue
-            await stream.send(b"", timeout_seconds=ANSWER_SECONDS)
+        self._feeds += 1
+        try:
+            while True:
+                while next_round <= self._log.head.round:
+                    await stream.send(self._log.header_bytes(next_round), timeout_seconds=ANSWER_SECONDS)
+                    next_round += 1
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(FEED_BEAT_SECONDS):
+                        await self._wait_past(next_round - 1)
+                    continue
+                await stream.send(b"", timeout_seconds=ANSWER_SECONDS)
+        finally:
+            self._feeds -= 1
 
 
 def _hash_of_file(path: Path) -> bytes:

@@ -14,7 +14,15 @@ from swarm_diloco.errors import DataError, NetworkError, RecordError, StreamLost
 from swarm_diloco.network.simulated_network import LinkSettings, SimulatedNetwork, SimulatedWorld, run_virtual
 from swarm_diloco.rounds import snapshot as snapshot_module
 from swarm_diloco.rounds import transfer
-from swarm_diloco.rounds.library import FILE_CHUNK_BYTES, MAX_STREAMS, Donor, Library, RunFiles, library_protocol
+from swarm_diloco.rounds.library import (
+    FILE_CHUNK_BYTES,
+    MAX_FEEDS,
+    MAX_STREAMS,
+    Donor,
+    Library,
+    RunFiles,
+    library_protocol,
+)
 from swarm_diloco.rounds.log import Log
 from swarm_diloco.rounds.replica import Replica
 from swarm_diloco.rounds.snapshot import load_snapshot, write_snapshot
@@ -145,6 +153,26 @@ def test_streams_are_bounded_and_come_free_again(tmp_path: Path) -> None:
         for _ in range(MAX_STREAMS):
             async with shelf.ask() as donor:
                 await donor.manifest()
+
+    play(tmp_path, scenario)
+
+
+def test_any_number_of_followers_keeps_no_joiner_out(tmp_path: Path) -> None:
+    async def scenario(shelf: Shelf) -> None:
+        following = [asyncio.create_task(follow(shelf)) for _ in range(MAX_FEEDS)]
+        await asyncio.sleep(1)
+        with pytest.raises(StreamLost):
+            await follow(shelf)  # it goes to another donor
+        async with shelf.ask() as donor:
+            assert await donor.genesis() == GENESIS
+        for task in following:
+            task.cancel()
+        await asyncio.gather(*following, return_exceptions=True)
+
+    async def follow(shelf: Shelf) -> None:
+        async with shelf.ask() as donor:
+            async for _ in donor.follow(0):
+                pass
 
     play(tmp_path, scenario)
 
