@@ -60,7 +60,16 @@ async def run_archive(folder: OperatorFolder, options: ArchiveOptions, stop: Sto
         replica = _replica(folder, manifest)
         published = RunFiles(manifest.bytes_, genesis.encode(), _held_files(folder, manifest))
         follower = Follower(network, replica.rules, published, folder.path, replica, keeps_all=True)
-        engine = Engine(network, identity, replica.rules, follower, folder.votes, trains=False, is_reachable=True)
+        engine = Engine(
+            network,
+            identity,
+            replica.rules,
+            follower,
+            folder.votes,
+            trains=False,
+            is_reachable=True,
+            remembered=lambda: list(book.records),
+        )
         if not await follower.load():
             raise DiskError(f"{folder.snapshots} holds no state that is whole; restore it from a backup")
         with suppress(DataError):  # of parts that are not here: other peers have them

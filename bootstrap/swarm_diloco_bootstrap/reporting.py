@@ -38,6 +38,8 @@ class Reporter:
         self._role, self._say, self._own_loss = role, say, own_loss
         self._applied: asyncio.Queue[tuple[Applied, float]] = asyncio.Queue()
         self._last_at: float | None = None
+        self._forks_told = set(engine.status().forks)
+        self._repairs_told = 0
         follower.subscribe(self._on_applied)
 
     def _on_applied(self, applied: Applied) -> None:
@@ -55,7 +57,25 @@ class Reporter:
             status = self._status(applied.commit, applied.digest, applied.state_hash, seconds)
             await self._write(status)
             self._say(round_line(status))
+            self._tell_news()
             reported += 1
+
+    def _tell_news(self) -> None:
+        """Forks and repairs, each once."""
+        status = self._engine.status()
+        for fork in set(status.forks) - self._forks_told:
+            self._say(
+                f"FORK: another branch of this run's log since round {fork.since_round}, its head is round "
+                f"{fork.head_round}, {fork.head_digest[:16]}. Nothing is lost: both branches are kept; this peer stays "
+                "on its own"
+            )
+        self._forks_told |= set(status.forks)
+        if status.num_repairs > self._repairs_told:
+            self._say(
+                "this peer's state was not the swarm's, and was replaced by one that the log names. If that happens "
+                "again, check this machine's memory"
+            )
+        self._repairs_told = status.num_repairs
 
     async def _next(self) -> tuple[Applied, float]:
         """The next round; while it is overdue, say at growing intervals what it waits for."""
@@ -64,6 +84,7 @@ class Reporter:
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_seconds):
                     return await self._applied.get()
+            self._tell_news()
             if (waiting := self._waiting()) is not None:
                 self._say(waiting)
                 pause_seconds *= 2
@@ -79,9 +100,17 @@ class Reporter:
         )
         here = f"; {status.waiting_for[0]} of {status.waiting_for[1]} workers are here" if status.waiting_for else ""
         council = ", ".join(f"…{peer[-8:]}" for peer in status.council)
+        rules, next_due_ms = self._follower.rules, log.commit(log.head.round).next_due_ms
+        takes = (
+            "Its council has no majority, so that it goes on with those who are left; a worker that nobody answers "
+            f"goes on alone {rules.alone_seconds(next_due_ms):.0f} s after it was due at the latest"
+            if status.is_degraded
+            else f"It takes a majority of its council: {council}; without one, those who are left go on "
+            f"{rules.degraded_seconds(next_due_ms):.0f} s after it was due"
+        )
         return (
             f"round {status.open_round} has been due for {overdue_seconds:.0f} s: {status.phase} at ballot "
-            f"{status.ballot}, whose coordinator is {whom}{here}. It takes a majority of its council: {council}"
+            f"{status.ballot}, whose coordinator is {whom}{here}. {takes}"
         )
 
     def leaving(self) -> None:

@@ -1,9 +1,11 @@
 """From an invite to a run that is here, whole and checked: contract, files, log and state."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 
+from swarm_diloco.errors import DataError
 from swarm_diloco.invite import Invite
 from swarm_diloco.manifest import Manifest
 from swarm_diloco.network.interface import Network
@@ -52,6 +54,8 @@ async def enter_run(
     published = RunFiles(manifest.bytes_, genesis, files.held)
     follower = Follower(network, replica.rules, published, folder.path, replica)
     await follower.load()
+    with suppress(DataError):  # of parts that are not here
+        await follower.apply_recorded([])
     await follower.catch_up(donors())
     name_round(shared, replica)
     return EnteredRun(folder=folder, manifest=manifest, files=files, follower=follower, shared=shared)

@@ -1,8 +1,7 @@
 """`join`: from an invite to a worker of the run, until told to stop."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,7 +29,6 @@ Say = Callable[[str], None]
 
 REACH_SECONDS = 10.0
 OUTCOME_SECONDS = 5.0  # for a round that has a plan to be decided when we leave
-REJOIN_SECONDS = (2.0, 5.0, 10.0, 30.0, 60.0)  # between two tries to find a run that was joined before; then the last
 IDENTITY_FILE = "identity.key"  # of the home
 
 
@@ -62,13 +60,22 @@ async def run_worker(invite: Invite, options: WorkerOptions, stop: StopRequest, 
         known = dict.fromkeys([*bootstrap_peers(invite), *book.records])
         return [peer for peer in known if peer != identity.peer]
 
-    if folder.exists():
-        await _until_somebody_answers(identity, identity_path, invite, book, say=say)
-    async with _joined(identity, identity_path, invite, options, book, say=say) as (network, is_reachable):
+    async with _joined(identity, identity_path, invite, options, book, is_known_run=folder.exists(), say=say) as (
+        network,
+        is_reachable,
+    ):
+        _remember(network, invite, book)
         run = await enter_run(network, invite, folder, donors, say=say)
         say(f"at round {run.follower.replica.round}, starting to train")
         engine = Engine(
-            network, identity, run.follower.rules, run.follower, folder.votes, trains=True, is_reachable=is_reachable
+            network,
+            identity,
+            run.follower.rules,
+            run.follower,
+            folder.votes,
+            trains=True,
+            is_reachable=is_reachable,
+            remembered=donors,
         )
         announcer = Announcer(network, identity, run.follower, book, role="worker", is_reachable=is_reachable)
         await _take_part(run, engine, announcer, network, options, stop, say=say)
@@ -108,6 +115,16 @@ async def _take_part(
     )
 
 
+def _remember(network: HivemindNetwork, invite: Invite, book: AddressBook) -> None:
+    """With these addresses others are found although no DHT answers."""
+    for address in invite.addresses:
+        place, _, peer = address.rpartition("/p2p/")
+        if peer != network.peer:
+            network.remember(peer, [place])
+    for peer, record in book.records.items():
+        network.remember(peer, record.addresses)
+
+
 def check_device(name: str | None) -> None:
     """Before anything is fetched: a device that is not here will not come by trying again. Raises ModelError."""
     is_missing = {"cuda": not torch.cuda.is_available(), "mps": not torch.backends.mps.is_available()}
@@ -115,41 +132,20 @@ def check_device(name: str | None) -> None:
         raise ModelError(f"PyTorch finds no device {name!r} on this machine; leave --device out, or give cpu")
 
 
-async def _until_somebody_answers(
-    identity: Identity, identity_path: Path, invite: Invite, book: AddressBook, *, say: Say
-) -> None:
-    """A run that was joined before may be down for a while: keep asking, with growing pauses."""
-    tries = 0
-    while True:
-        try:
-            async with HivemindNetwork.start(
-                identity,
-                identity_path,
-                run_id=invite.run_id,
-                runtime_folder=runtime_folder(),
-                listen=(),
-                initial_peers=_known_addresses(invite, book),
-                client_mode=True,
-            ):
-                return
-        except PeerUnreachable as error:
-            pause = REJOIN_SECONDS[min(tries, len(REJOIN_SECONDS) - 1)]
-            say(f"{error}\nThe next try is in {pause:g} s")
-            await asyncio.sleep(pause)
-            tries += 1
-
-
-def _known_addresses(invite: Invite, book: AddressBook) -> list[str]:
-    return list(dict.fromkeys([*invite.addresses, *book.dial_addresses()]))
-
-
 @asynccontextmanager
 async def _joined(
-    identity: Identity, identity_path: Path, invite: Invite, options: WorkerOptions, book: AddressBook, *, say: Say
+    identity: Identity,
+    identity_path: Path,
+    invite: Invite,
+    options: WorkerOptions,
+    book: AddressBook,
+    *,
+    is_known_run: bool,
+    say: Say,
 ) -> AsyncIterator[tuple[HivemindNetwork, bool]]:
     """The network, and whether others can dial us. Who cannot be dialled starts again as a client: nobody will try."""
 
-    def start(*, client_mode: bool) -> AbstractAsyncContextManager[HivemindNetwork]:
+    def start(*, client_mode: bool, initial_peers: Sequence[str]) -> AbstractAsyncContextManager[HivemindNetwork]:
         return HivemindNetwork.start(
             identity,
             identity_path,
@@ -157,19 +153,30 @@ async def _joined(
             runtime_folder=runtime_folder(),
             listen=options.listen or [f"/ip4/0.0.0.0/tcp/{options.port}"],
             announce=options.announce,
-            initial_peers=_known_addresses(invite, book),
+            initial_peers=initial_peers,
             client_mode=client_mode,
         )
 
-    if not options.client_mode:
-        async with start(client_mode=False) as network:
-            if await network.is_reachable(bootstrap_peers(invite)[0], timeout_seconds=REACH_SECONDS):
-                say(f"others can reach this peer at {', '.join(network.addresses())}")
-                yield network, True
-                return
+    known = list(dict.fromkeys([*invite.addresses, *book.dial_addresses()]))
+    async with AsyncExitStack() as stack:
+        try:
+            network = await stack.enter_async_context(start(client_mode=options.client_mode, initial_peers=known))
+        except PeerUnreachable as error:
+            if not is_known_run:
+                raise
+            say(f"{error}\ngoing on from what is on this disk, and looking for the others all the while")
+            yield await stack.enter_async_context(start(client_mode=options.client_mode, initial_peers=())), False
+            return
+        if options.client_mode:
+            yield network, False
+            return
+        if await network.is_reachable(bootstrap_peers(invite)[0], timeout_seconds=REACH_SECONDS):
+            say(f"others can reach this peer at {', '.join(network.addresses())}")
+            yield network, True
+            return
         say(
             "others cannot reach this peer, so it goes on as a client: it trains all the same, and reduces nothing. "
             "With a port forwarded to it and --port it would be a full member"
         )
-    async with start(client_mode=True) as network:
-        yield network, False
+        await stack.aclose()
+        yield await stack.enter_async_context(start(client_mode=True, initial_peers=known)), False

@@ -198,6 +198,21 @@ async def test_a_restarted_bootstrap_peer_has_the_same_invite_and_the_swarm_goes
     await bootstrap.wait_for(r"^round .* 2 members")
 
 
+async def test_a_worker_goes_on_alone_when_the_bootstrap_peer_is_gone_also_after_a_restart(swarm: Swarm):
+    swarm.init(rounds__degraded_seconds=3, rounds__greeting_seconds=3)
+    bootstrap, invite = await swarm.bootstrap()
+    worker = await swarm.join(invite, "a")
+    await worker.wait_for(r"^round 2 ")
+    await bootstrap.end(signal.SIGKILL)
+    await worker.wait_for(r"^round .* 1 member", after=len(worker.lines))
+    await worker.end(signal.SIGTERM)
+    worker = await swarm.join(invite, "a")
+    await worker.wait_for(r"going on from what is on this disk")
+    await worker.wait_for(r"^round .* 1 member")
+    bootstrap, _ = await swarm.bootstrap()
+    await worker.wait_for(r"^round .* 2 members", after=len(worker.lines))
+
+
 async def test_nobody_there_is_said_in_one_line_an_address(swarm: Swarm):
     swarm.init()
     bootstrap, invite = await swarm.bootstrap()
