@@ -159,6 +159,7 @@ class Butterfly:
         self._exchanges: dict[str, asyncio.Task[None] | None] = {}
         self._listeners: dict[asyncio.Queue[Key], str] = {}  # one for each stream that a member has opened
         self._tasks = Tasks()
+        self._begun = asyncio.Event()  # the first plan's reductions stand
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -197,6 +198,7 @@ class Butterfly:
             exchange = self._exchanges.get(reducer)
             if self._missing(reducer) and (exchange is None or exchange.done()):
                 self._exchanges[reducer] = self._tasks.start(self._exchange_with(reducer))
+        self._begun.set()
         self._planned_more.set()
         self._planned_more = asyncio.Event()
 
@@ -270,6 +272,11 @@ class Butterfly:
         if self._plan is None or stream.peer not in dict(self._plan.members):
             return
         if list(self._listeners.values()).count(stream.peer) >= DIAL_TRIES:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HELLO_SECONDS):
+                await self._begun.wait()  # a part may have come before our own first step
+        if not self._begun.is_set():
             return
         listener: asyncio.Queue[Key] = asyncio.Queue()
         for key in self._sealed:

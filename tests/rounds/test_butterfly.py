@@ -189,6 +189,50 @@ def test_a_stream_that_breaks_once_costs_no_part(tmp_path: Path) -> None:
     run_virtual(scenario, seed=1, limit_seconds=60)
 
 
+def test_a_part_that_came_before_the_reducers_first_step_counts(tmp_path: Path) -> None:
+    """A stream with parts in it is handed over in the very step in which the plan arrives."""
+    deltas = [normal_values(seed) for seed in range(2)]
+
+    async def scenario(world: SimulatedWorld) -> None:
+        member = await join(world, tmp_path, "member", deltas[0])
+        network, streams = world.network(identity("reducer")), asyncio.Queue[Stream]()
+
+        async def accept(stream: Stream) -> None:
+            Hello.decode(await stream.receive(timeout_seconds=5))
+            streams.put_nowait(stream)
+            await asyncio.Event().wait()
+
+        await network.serve(RULES.parts_protocol, accept)
+        sealed: list[Sealed] = []
+        butterfly = Butterfly(
+            network,
+            RULES,
+            round_=1,
+            ballot=0,
+            prev=PREV,
+            encoded=encode_parts(RULES, 0, deltas[1]),
+            parts=PartStore(tmp_path / "reducer"),
+            traffic=Traffic(),
+            on_sealed=sealed.append,
+            on_held=lambda _: None,
+        )
+        members = ((network.peer, 100), (member.peer, 100))
+        parts = tuple(PlannedPart(0, 0, member_bitmap([0, 1])) for _ in range(NUM_PARTS))
+        plan = Plan(members, parts, close_in_ms=4000, deadline_in_ms=8000)
+        member.butterfly.follow_plan(plan)
+        stream = await streams.get()
+        await asyncio.sleep(1)  # parts have come
+        running = asyncio.create_task(butterfly.run())
+        butterfly.follow_plan(plan)
+        await butterfly.accept(stream)
+        assert butterfly.refused == {}
+        assert [seal.senders for seal in sealed] == [member_bitmap([0, 1])] * NUM_PARTS
+        running.cancel()
+        await stop([member])
+
+    run_virtual(scenario, seed=1, limit_seconds=60)
+
+
 def frame_of(part: int, data: bytes, attempt: int = 0) -> bytes:
     return PartFrame(part, attempt, data).encode()
 
