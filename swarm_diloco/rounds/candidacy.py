@@ -25,7 +25,7 @@ class Candidacy:
     """`on_begin(ballot)` is called when a ballot begins at which this peer should knock, lower ones being left."""
 
     def __init__(self, participant: Participant, view: View, *, on_begin: Callable[[int], None]) -> None:
-        self.stalled_from = float("inf")  # when this peer's contribution was here and the round due
+        self.stalled_from: float | None = None  # when this peer's contribution was here and the round due
         self._participant = participant
         self._view = view
         self._on_begin = on_begin
@@ -82,7 +82,7 @@ class Candidacy:
     def coordinator(self, ballot: int) -> Coordinator:
         """This peer's coordinator of a ballot whose candidate it is."""
         if ballot not in self._coordinators:
-            coordinator = Coordinator(self._participant, self._view, ballot, stalled_from=self.stalled_from)
+            coordinator = Coordinator(self._participant, self._view, ballot, stalled_from=lambda: self.stalled_from)
             self._coordinators[ballot] = coordinator
             for part_hash in self._held:
                 coordinator.held(part_hash)

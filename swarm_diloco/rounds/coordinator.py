@@ -1,6 +1,7 @@
 """Around decision.Ballot: the streams of those who knocked, the clock, and the fetching of parts."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 
 from swarm_diloco.errors import DataError, NetworkError, RecordError, StateError
@@ -62,7 +63,9 @@ def _degraded_ballot(participant: Participant, view: View, ballot: int) -> Degra
 class Coordinator:
     """This peer as the coordinator of one round at one ballot. `run` works until the round is decided or cancelled."""
 
-    def __init__(self, participant: Participant, view: View, ballot: int, *, stalled_from: float) -> None:
+    def __init__(
+        self, participant: Participant, view: View, ballot: int, *, stalled_from: Callable[[], float | None]
+    ) -> None:
         attendance = participant.attendance
         period = participant.follower.log.commit(view.round - 1).next_due_ms / 1000
         now = asyncio.get_running_loop().time()

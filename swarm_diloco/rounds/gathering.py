@@ -20,7 +20,7 @@ class Gathering:
         participant: Participant,
         ballot: DegradedBallot,
         *,
-        stalled_from: float,
+        stalled_from: Callable[[], float | None],
         reach: Reach,
         changed: Callable[[], None],
         move_on: Callable[[], None],
@@ -63,15 +63,17 @@ class Gathering:
         view, me = self._ballot.view, self._ballot.me
         if all(member.peer != me for member in view.recent):
             return
-        loop = asyncio.get_running_loop()
-        patience = self._patience_seconds()
         while not self._ballot.may_be_alone and self._ballot.plan is None:
-            await asyncio.sleep(max(0.0, self._stalled_from + patience - loop.time()))
-            known = self._participant.known_peers()[:MAX_DIALLED]
-            answers = await asyncio.gather(*(self._reach(peer, view.rules.ping_protocol, None) for peer in known))
-            self._ballot.may_be_alone = not any(answers)
-            self._changed()
+            if self._is_stalled_for(self._patience_seconds()):
+                known = self._participant.known_peers()[:MAX_DIALLED]
+                answers = await asyncio.gather(*(self._reach(peer, view.rules.ping_protocol, None) for peer in known))
+                self._ballot.may_be_alone = not any(answers)
+                self._changed()
             await asyncio.sleep(self._participant.rules.rounds.silence_seconds)
+
+    def _is_stalled_for(self, seconds: float) -> bool:
+        stalled_from = self._stalled_from()
+        return stalled_from is not None and asyncio.get_running_loop().time() >= stalled_from + seconds
 
     def _patience_seconds(self) -> float:
         participant, view = self._participant, self._ballot.view

@@ -87,7 +87,9 @@ class Library:
                 if what == "follow" and self._feeds >= MAX_FEEDS:
                     return
                 if what == "follow":
-                    await self._feed(stream, request.integer())
+                    first = request.integer()
+                    request.end()
+                    await self._feed(stream, first)
                 else:
                     await stream.send(self._answer(what, request), timeout_seconds=ANSWER_SECONDS)
         except (NetworkError, RecordError):
@@ -97,7 +99,9 @@ class Library:
 
     def _answer(self, what: str, request: Fields) -> bytes:
         try:
-            return b"\x01" + self._look_up(what, request)
+            answer = b"\x01" + self._look_up(what, request)
+            request.end()
+            return answer
         except (SwarmDilocoError, OSError, KeyError, IndexError) as error:
             return b"\x00" + f"{what}: {error or type(error).__name__}".encode()[:500]
 
@@ -110,7 +114,8 @@ class Library:
             case "file":
                 return self._file_chunk(request.hash_(), request.integer(maximum=MAX_FILE_BYTES))
             case "head":
-                return pack([*self._log.head.fields(), int(self._head_age_seconds() * 1000)])
+                age_ms = min(int(self._head_age_seconds() * 1000), MAX_DURATION_MS)  # the most that an asker takes
+                return pack([*self._log.head.fields(), age_ms])
             case "headers":
                 return self._headers(request.integer())
             case "forks":

@@ -160,7 +160,7 @@ class Session:
     async def _degrade(self) -> None:
         """Stalled for long: leave the council's ballots, but not in the middle of a plan (protocol rule 10)."""
         await self._is_ready.wait()
-        if self._contribution is None:
+        if self._candidacy.stalled_from is None:
             return  # who brings nothing comes when called
         patience = self._participant.rules.degraded_seconds(self._participant.next_due_ms)
         while True:
@@ -302,7 +302,8 @@ class Session:
             case Ahead():
                 await self._knock_again(ballot)
             case Promised(promised):
-                raise BallotFailed(max(promised, ballot + 1))
+                is_early = is_degraded(promised) and not is_degraded(ballot) and not self._participant.may_degrade()
+                raise BallotFailed(ballot + 1 if is_early else max(promised, ballot + 1))
             case NotMe():
                 raise BallotFailed
             case OtherState(knocks):

@@ -8,6 +8,7 @@ import pytest
 
 from small_swarm import QUICK, SmallPeer, rules_for
 from swarm_diloco.diloco.ledger import Header
+from swarm_diloco.network.messages import FIRST_DEGRADED
 from swarm_diloco.network.simulated_network import LinkSettings, SimulatedWorld, run_virtual
 from test_engine_schedules import all_reach, make, play
 
@@ -220,3 +221,22 @@ def test_all_are_killed_and_a_part_of_them_goes_on_from_disk(tmp_path: Path) -> 
         await all_reach(peers, head(ann) + 4)
 
     play(peers, script)
+
+
+def test_a_call_to_a_degraded_ballot_is_not_followed_while_the_round_is_young(tmp_path: Path) -> None:
+    """One member's word must not take everybody out of the council's ballots."""
+    boot, ann, ben = peers = make(tmp_path, ["boot", "ann", "ben"], rules_for())
+
+    async def script(world: SimulatedWorld, _peers: list[SmallPeer]) -> None:
+        await all_reach(peers, 4)
+        for _ in range(20):
+            for peer in (ann, ben):
+                assert peer.engine is not None
+                session = peer.engine._session
+                if session is not None:
+                    for caller in (boot, ann, ben):
+                        session._candidacy._heed_call(caller.peer, FIRST_DEGRADED)
+            await boot.reached(head(boot) + 1)
+
+    play(peers, script)
+    assert degraded_rounds(boot) == []

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from swarm_diloco.diloco.ledger import Member
 from swarm_diloco.diloco.records import Field, pack, unpack
+from swarm_diloco.errors import RecordError
 from swarm_diloco.network.messages import FIRST_DEGRADED, VoteCast
 from swarm_diloco.rounds.council import Council, rendezvous
 from swarm_diloco.rounds.settings import RunRules
@@ -119,6 +120,8 @@ class Voter:
             ):
                 votes[round_, prev] = cast
         fields.end()
+        if voter.encode() != data:
+            raise RecordError("vote file: not in canonical form")
         return voter
 
 
