@@ -95,13 +95,19 @@ class FramedStream:
         await asyncio.shield(self._closing)
 
     async def _wait_closed(self) -> None:
+        """Send what is in the buffer, but not for ever. What has closed by itself is not aborted: asyncio's own transport
+        then fails with an AttributeError.
+        """
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._writer.wait_closed()
-        except (TimeoutError, OSError):
-            pass
-        finally:
+        except TimeoutError:
             self._writer.transport.abort()
+        except asyncio.CancelledError:
+            self._writer.transport.abort()
+            raise
+        except OSError:
+            pass
 
     def break_(self, reason: str) -> None:
         """End both directions at once, without sending what is still in the buffer."""

@@ -103,3 +103,19 @@ async def test_closing_does_not_wait_for_ever_for_a_receiver_that_does_not_read(
     while piece := theirs.recv(2**18):
         received += len(piece)
     assert received < 2**19
+
+
+async def test_a_slow_receiver_gets_what_was_in_the_buffer_when_the_stream_was_closed(
+    ends: tuple[FramedStream, socket.socket],
+) -> None:
+    """The transport closes itself once its buffer is empty; an abort after that would raise."""
+    stream, theirs = ends
+    await stream.send(bytes(2**19), timeout_seconds=30.0)
+    closing = asyncio.create_task(stream.close())
+    await asyncio.sleep(0)
+    theirs.setblocking(False)
+    received = 0
+    while piece := await asyncio.get_running_loop().sock_recv(theirs, 2**16):
+        received += len(piece)
+    await closing
+    assert received == 4 + 2**19
