@@ -47,7 +47,8 @@ def read_file(path: Path, *, limit_bytes: int) -> bytes:
     """The file's bytes. Raises DiskError if it is missing, unreadable or larger than `limit_bytes`."""
     try:
         with path.open("rb") as file:
-            data = file.read(limit_bytes + 1)
+            size = os.fstat(file.fileno()).st_size  # room is made for all that is asked for, there or not
+            data = file.read(min(size, limit_bytes) + 1)
     except OSError as error:
         raise DiskError(f"cannot read {path}: {error.strerror or error}") from error
     if len(data) > limit_bytes:

@@ -60,7 +60,10 @@ class Invite:
             run_id, operator_key = fields.hash_(), fields.bytes_(length=32)
             peers = fields.list_of(_read_peer, limit=MAX_ADDRESSES)
             fields.end()
-            return cls(run_id, operator_key, tuple(address for addresses in peers for address in addresses))
+            invite = cls(run_id, operator_key, tuple(address for addresses in peers for address in addresses))
+            if invite.encode() != PREFIX + base64.urlsafe_b64encode(data).decode().rstrip("="):
+                raise RecordError("a peer's addresses are not in one list")
+            return invite
         except (RecordError, ValueError) as error:
             raise InviteError(f"the invite is not one that this program reads ({error})") from error
 

@@ -18,6 +18,10 @@ from swarm_diloco.errors import ManifestError
 S = TypeVar("S")
 
 HEADER = re.compile(r"\s*\[{1,2}\s*\"?([\w-]+)\"?\s*\]{1,2}\s*(#.*)?$")
+DEEP_KEY_PARTS = 16  # tomllib takes minutes for keys of 10^5 parts (measured); settings have two
+DEEP_KEY = re.compile(
+    rf"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{DEEP_KEY_PARTS - 1}}}[\w"'-]"""
+)
 ASSIGNMENT = re.compile(r"\s*[\"']?([\w-]+)[\"']?\s*=")
 
 
@@ -33,6 +37,8 @@ class SettingsFile:
         self._catalogue = catalogue
         try:
             self._text = data.decode()
+            if DEEP_KEY.search(self._text):
+                raise ValueError(f"a key of {DEEP_KEY_PARTS} parts or more")
             self._tables: dict[str, Any] = tomllib.loads(self._text)
         except UnicodeDecodeError as error:
             line = data.count(b"\n", 0, error.start) + 1

@@ -139,3 +139,10 @@ def test_the_faulty_entry_of_a_list_is_the_one_named() -> None:
 def test_a_list_past_its_limit_is_refused() -> None:
     with pytest.raises(ManifestError, match=r"3 entries \[\[wheel\]\], at most 2"):
         open_text("[[wheel]]\nsize = 1\n" * 3).read_each("wheel", Wheel, limit=2)
+
+
+@pytest.mark.parametrize("text", ["[" + "a." * 400_000 + "a]", "a = {" + '"a" . ' * 90_000 + "a = 1}", "'a'." * 99])
+def test_a_key_without_end_is_refused_before_it_is_read(text: str) -> None:
+    """tomllib would take minutes and half a gigabyte for it."""
+    with pytest.raises(ManifestError, match="a key of 16 parts"):
+        open_text(text)

@@ -207,7 +207,7 @@ def read_config(path: Path) -> dict[str, Any]:
         config = json.loads(read_file(path, limit_bytes=MAX_CONFIG_BYTES))
     except DiskError as error:
         raise ModelError(f"no model there: {error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelError(f"{path} is not a model's config: {error}") from error
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise ModelError(f"{path} is not a model's config: it names no model_type")

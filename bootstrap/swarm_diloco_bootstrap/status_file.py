@@ -1,10 +1,10 @@
 """What a running peer says of itself on disk: one JSON object in the run's folder, replaced whole after each round."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from swarm_diloco.disk import read_file, write_durably
 from swarm_diloco.errors import DiskError
@@ -47,9 +47,8 @@ def read_status(folder: Path) -> PeerStatus:
     path = folder / STATUS_FILE
     data = read_file(path, limit_bytes=MAX_STATUS_BYTES)
     try:
-        found: Mapping[str, Any] = json.loads(data)
-        return PeerStatus(**{field.name: found[field.name] for field in fields(PeerStatus)})
-    except (ValueError, KeyError, TypeError) as error:
+        return TypeAdapter(PeerStatus).validate_json(data, strict=True)
+    except ValidationError as error:
         raise DiskError(f"{path} is damaged or of another version; the running client writes it anew") from error
 
 

@@ -3,11 +3,12 @@
 Nothing moves because of what a record claims; it says where to ask.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from swarm_diloco.diloco.records import pack, unpack
+from swarm_diloco.diloco.records import Fields, pack, unpack
 from swarm_diloco.errors import RecordError
 from swarm_diloco.network.discovery import MAX_RECORD_BYTES
 from swarm_diloco.network.identity import Identity, is_signed_by
@@ -17,6 +18,7 @@ Role = Literal["worker", "archive"]
 FORMAT_VERSION = 1
 MAX_ADDRESSES = 8  # of 160 bytes they fit into a record
 MAX_ADDRESS_BYTES = 160
+ADDRESS = re.compile(rf"[!-~]{{1,{MAX_ADDRESS_BYTES}}}")  # what every terminal shows as it is
 SIGNED_BEFORE = b"swarm-diloco.peer.1"  # so that the signature is of no use elsewhere
 
 
@@ -37,7 +39,7 @@ class PeerRecord:
     def signed(self, identity: Identity) -> bytes:
         """The record's bytes, at most MAX_RECORD_BYTES. Addresses past the limits are left out."""
         assert identity.peer == self.peer
-        addresses = [address.encode() for address in self.addresses if len(address) <= MAX_ADDRESS_BYTES]
+        addresses = [address.encode() for address in self.addresses if ADDRESS.fullmatch(address)]
         body = pack(
             [
                 FORMAT_VERSION,
@@ -64,7 +66,7 @@ class PeerRecord:
         fields.version(FORMAT_VERSION)
         found_run, peer, role = fields.hash_(), fields.string(), fields.string()
         is_leaving, round_, digest = fields.flag(), fields.integer(), fields.hash_()
-        addresses = fields.list_of(lambda one: one.bytes_(limit=MAX_ADDRESS_BYTES), limit=MAX_ADDRESSES)
+        addresses = fields.list_of(_read_address, limit=MAX_ADDRESSES)
         client_version, issued_at_ms = fields.string(), fields.integer()
         fields.end()
         if found_run != run_id:
@@ -80,11 +82,18 @@ class PeerRecord:
                     is_leaving=is_leaving,
                     round=round_,
                     digest=digest,
-                    addresses=tuple(address.decode("ascii", "replace") for address in addresses),
+                    addresses=addresses,
                     client_version=client_version,
                     issued_at_ms=issued_at_ms,
                 )
         raise RecordError(f"peer record: no role {role!r} is known")
+
+
+def _read_address(fields: Fields) -> str:
+    address = fields.bytes_(limit=MAX_ADDRESS_BYTES).decode("latin-1")
+    if not ADDRESS.fullmatch(address):
+        raise RecordError(f"peer record: no address is {address!r}")
+    return address
 
 
 def verified_records(found: Mapping[str, bytes], run_id: bytes) -> dict[str, PeerRecord]:

@@ -40,7 +40,9 @@ async def answer_as_judge(stream: FramedStream) -> None:
         place = Address(seen.kind, seen.host, port, None)
         reachable = await why_silent(place, timeout_seconds=TRY_SECONDS) is None
     await stream.send(number_bytes(int(reachable)), timeout_seconds=TRY_SECONDS)
-    await stream.receive(timeout_seconds=TRY_SECONDS, limit_bytes=MAX_MESSAGE_BYTES)  # the caller's end: it has read the answer
+    await stream.receive(
+        timeout_seconds=TRY_SECONDS, limit_bytes=MAX_MESSAGE_BYTES
+    )  # the caller's end: it has read the answer
 
 
 def number_bytes(number: int) -> bytes:

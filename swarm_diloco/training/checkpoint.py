@@ -80,7 +80,7 @@ class Checkpoint:
             record.end()
             state = _adam_state(tensors, counts)
             _check(tensors, state, inner_loop)
-        except (OSError, KeyError, RuntimeError, SafetensorError, RecordError) as error:
+        except (OSError, KeyError, TypeError, ValueError, RuntimeError, SafetensorError, RecordError) as error:
             raise DiskError(f"{self.path} is damaged or of another model: {error}") from error
         _install(tensors, state, inner_loop)
         inner_loop.micro_batch = max(1, micro_batch)

@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +9,7 @@ from swarm_diloco.diloco.records import pack
 from swarm_diloco.errors import RecordError
 from swarm_diloco.network.discovery import MAX_RECORD_BYTES
 from swarm_diloco.network.identity import Identity
-from swarm_diloco.network.peer_record import MAX_ADDRESSES, PeerRecord, verified_records
+from swarm_diloco.network.peer_record import MAX_ADDRESSES, SIGNED_BEFORE, PeerRecord, verified_records
 
 RUN = bytes(range(32))
 AUTHOR, OTHER = Identity.from_seed(b"a" * 32), Identity.from_seed(b"o" * 32)
@@ -34,6 +35,18 @@ def test_a_record_with_many_long_addresses_still_fits_into_the_dht():
     data = replace(RECORD, addresses=("/dns4/" + "y" * 200 + "/tcp/1", *long)).signed(AUTHOR)
     assert len(data) <= MAX_RECORD_BYTES
     assert PeerRecord.read(data, run_id=RUN).addresses == long[:MAX_ADDRESSES]
+
+
+@pytest.mark.parametrize("address", ["/dns4/bücher.example/tcp/1", "/dns4/\x1b[31m/tcp/1", "/dns4/a b/tcp/1", ""])
+def test_an_address_that_not_every_terminal_shows_is_neither_told_nor_believed(address: str):
+    data = replace(RECORD, addresses=(address, *RECORD.addresses)).signed(AUTHOR)
+    assert PeerRecord.read(data, run_id=RUN) == RECORD
+    body, _ = _split(data)
+    fields = msgpack.unpackb(body)
+    fields[7] = [[address.encode()]]
+    body = pack(fields)
+    with pytest.raises(RecordError, match="no address"):
+        PeerRecord.read(pack([body, AUTHOR.sign(SIGNED_BEFORE + body)]), run_id=RUN)
 
 
 def test_another_runs_record_is_refused():
@@ -71,7 +84,5 @@ def test_a_look_up_keeps_only_what_is_right_and_its_owners():
 
 
 def _split(data: bytes) -> tuple[bytes, bytes]:
-    import msgpack
-
     body, signature = msgpack.unpackb(data)
     return body, signature
