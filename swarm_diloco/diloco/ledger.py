@@ -7,6 +7,7 @@ is kept for ever. D_r = blake3(the commit's bytes); the certificate is outside, 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 
 from swarm_diloco.diloco.records import HASH_BYTES, Field, Fields, hash_of, pack, unpack
 from swarm_diloco.errors import RecordError
@@ -14,6 +15,7 @@ from swarm_diloco.errors import RecordError
 FORMAT_VERSION = 1
 MAX_COMMIT_BYTES = 3 * 2**19  # 16,384 parts take 0.8 MB, 64 members with 256 ranges each 0.3 MB
 MAX_HEADER_BYTES = MAX_COMMIT_BYTES + 2**16
+COMMITS_AT_HAND = 4
 MAX_MEMBERS = 4096
 MAX_RANGES = 256
 MAX_PARTS = 2**14
@@ -286,8 +288,14 @@ class Header:
         return digest_of(self.commit_bytes)
 
     def commit(self) -> Commit:
-        """Decodes anew at each call. Raises RecordError."""
-        return Commit.decode(self.commit_bytes)
+        """Raises RecordError."""
+        return decoded(self.commit_bytes)
+
+
+@lru_cache(maxsize=COMMITS_AT_HAND)
+def decoded(commit_bytes: bytes) -> Commit:
+    """As Commit.decode: on its way through a round a commit is read some seven times."""
+    return Commit.decode(commit_bytes)
 
 
 def member_bitmap(members: Collection[int]) -> bytes:

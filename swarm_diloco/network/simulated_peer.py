@@ -172,12 +172,15 @@ class SimulatedNetwork:
         loop.call_at(way.reaches_at, self._world.reach, self, there, way, lambda: there._land(way, line_bytes, arrive))
 
     def _land(self, way: Direction, line_bytes: int, arrive: Callable[[], None]) -> None:
+        self.received_bytes += line_bytes
         loop = asyncio.get_running_loop()
         lands_at = loop.time()
+        if self.link.down_bytes_per_second is None and way.lands_at < lands_at:
+            arrive()
+            return
         if self.link.down_bytes_per_second is not None:
             lands_at = max(lands_at, self._down_free_at) + line_bytes / self.link.down_bytes_per_second
             self._down_free_at = lands_at
-        self.received_bytes += line_bytes
         way.lands_at = max(lands_at, math.nextafter(way.lands_at, math.inf))
         loop.call_at(way.lands_at, arrive)
 

@@ -6,7 +6,7 @@ WINDOW_BYTES), silence while the path is cut, an end that comes a latency after 
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -44,6 +44,12 @@ class Chunk:
     data: bytes
     frame_bytes: int | None  # the whole frame's length, with its first chunk
     line_bytes: int  # what it takes of the line and of the window
+
+
+def _chunks(data: bytes) -> Iterator[Chunk]:
+    for start in range(0, max(1, len(data)), CHUNK_BYTES):
+        piece = data[start : start + CHUNK_BYTES]
+        yield Chunk(piece, None if start else len(data), len(piece) + (0 if start else HEADER_BYTES))
 
 
 class Direction:
@@ -96,8 +102,11 @@ class SimulatedStream:
             raise ValueError(f"a frame has at most {MAX_FRAME_BYTES} bytes, not {len(data)}")
         whole = False
         try:
-            async with asyncio.timeout(timeout_seconds):
-                await self._send_chunks(data)
+            if self._has_room(len(data) + HEADER_BYTES):
+                self._carry_chunks(data)
+            else:
+                async with asyncio.timeout(timeout_seconds):
+                    await self._send_chunks(data)
             whole = True
         except TimeoutError as error:
             await self._here.thawed()
@@ -107,29 +116,39 @@ class SimulatedStream:
                 self.break_("a frame was sent in part")
 
     async def _send_chunks(self, data: bytes) -> None:
-        for start in range(0, max(1, len(data)), CHUNK_BYTES):
-            piece = data[start : start + CHUNK_BYTES]
-            chunk = Chunk(piece, None if start else len(data), len(piece) + (0 if start else HEADER_BYTES))
+        for chunk in _chunks(data):
             await self._room(chunk.line_bytes)
-            self.outgoing.unread_bytes += chunk.line_bytes
-            self._here.carry(self, chunk.line_bytes, partial(self.outgoing.arrive, chunk))
+            self._carry(chunk)
+
+    def _carry_chunks(self, data: bytes) -> None:
+        """The same where nothing is to be waited for: without a timer, of which a simulation has too many."""
+        for chunk in _chunks(data):
+            self._carry(chunk)
+
+    def _carry(self, chunk: Chunk) -> None:
+        self.outgoing.unread_bytes += chunk.line_bytes
+        self._here.carry(self, chunk.line_bytes, partial(self.outgoing.arrive, chunk))
+
+    def _has_room(self, line_bytes: int) -> bool:
+        """Raises StreamLost."""
+        if self._here.frozen:
+            return False
+        if self._lost is not None or self.incoming.ended:
+            raise StreamLost(f"the stream to {self._peer} has ended: {self._lost or 'closed by the other side'}")
+        return self.outgoing.unread_bytes + line_bytes <= WINDOW_BYTES
 
     async def _room(self, line_bytes: int) -> None:
         """Wait until the window takes so many bytes more. Raises StreamLost."""
-        while True:
-            await self._here.thawed()
-            if self._lost is not None or self.incoming.ended:
-                raise StreamLost(f"the stream to {self._peer} has ended: {self._lost or 'closed by the other side'}")
-            if self.outgoing.unread_bytes + line_bytes <= WINDOW_BYTES:
-                return
+        await self._here.thawed()
+        while not self._has_room(line_bytes):
             await self._wait_for_news()
+            await self._here.thawed()
 
     async def receive(self, *, timeout_seconds: float, limit_bytes: int = MAX_FRAME_BYTES) -> bytes:
         try:
-            async with asyncio.timeout(timeout_seconds):
-                while not self._take(limit_bytes):
-                    await self._wait_for_news()
-                    await self._here.thawed()
+            if not self._take(limit_bytes):
+                async with asyncio.timeout(timeout_seconds):
+                    await self._wait_for_frame(limit_bytes)
         except TimeoutError as error:
             await self._here.thawed()
             if not self._take(limit_bytes):
@@ -139,6 +158,11 @@ class SimulatedStream:
         frame = b"".join(self._frame)
         self._frame, self._missing_bytes = [], None
         return frame
+
+    async def _wait_for_frame(self, limit_bytes: int) -> None:
+        while not self._take(limit_bytes):
+            await self._wait_for_news()
+            await self._here.thawed()
 
     def _take(self, limit_bytes: int) -> bool:
         """Read what has arrived; whether a frame is whole now. Raises StreamLost, RecordError."""

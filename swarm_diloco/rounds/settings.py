@@ -116,10 +116,20 @@ class RunRules:
 
     def part_slices(self, fragment: int) -> tuple[slice, ...]:
         """Where the parts lie, counted from the fragment's start."""
-        return self.layout.part_slices(fragment, self.rounds.part_values)
+        return self._part_slices[fragment]
 
     def part_sizes(self, fragment: int) -> tuple[int, ...]:
-        return tuple(part.stop - part.start for part in self.part_slices(fragment))
+        return self._part_sizes[fragment]
+
+    @cached_property
+    def _part_slices(self) -> tuple[tuple[slice, ...], ...]:
+        fragments = range(self.num_fragments)
+        return tuple(self.layout.part_slices(fragment, self.rounds.part_values) for fragment in fragments)
+
+    @cached_property
+    def _part_sizes(self) -> tuple[tuple[int, ...], ...]:
+        """Asked for with each part that comes: made anew, a round of 16,384 parts would cost their square."""
+        return tuple(tuple(part.stop - part.start for part in slices) for slices in self._part_slices)
 
     @property
     def control_protocol(self) -> str:

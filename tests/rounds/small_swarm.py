@@ -5,6 +5,7 @@ import hashlib
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -74,6 +75,11 @@ def first_state() -> tuple[torch.Tensor, torch.Tensor]:
 
 def normal_values(seed: int) -> torch.Tensor:
     """The same on all machines: torch's own generator gives other bits under another ATEN_CPU_CAPABILITY."""
+    return _normal_values(seed).clone()
+
+
+@lru_cache(maxsize=256)
+def _normal_values(seed: int) -> torch.Tensor:
     chance = random.Random(seed)
     return torch.tensor([chance.gauss(0, 1) for _ in range(NUM_VALUES)])
 
