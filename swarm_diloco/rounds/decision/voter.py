@@ -11,7 +11,7 @@ from swarm_diloco.rounds.council import Council, rendezvous
 from swarm_diloco.rounds.settings import RunRules
 
 RECENT_COMMITS = 3  # their members may go on without the council's majority
-VOTE_FILE_VERSION = 1
+VOTE_FILE_VERSION = 2
 MAX_VOTE_FILE_BYTES = 2**26
 
 
