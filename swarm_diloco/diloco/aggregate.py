@@ -31,8 +31,11 @@ class WeightedSum:
             self._add_(chunk, values[chunk].clone(), weight_coefficient)
 
     def add_encoded(self, data: Data, codec: Codec, weight_coefficient: float) -> None:
-        """Add what the bytes stand for, a chunk at a time. Raises RecordError, and the sum is then of no use."""
-        for chunk, values in codec.decoded_chunks(data, self._total.numel()):
+        """Add what bytes that have passed `codec.check` stand for, a chunk at a time.
+
+        The same as adding their decoded vector: tiny values make tiny products, as no coefficient is over 1.
+        """
+        for chunk, values in codec.checked_chunks(data, self._total.numel()):
             self._add_(chunk, values, weight_coefficient)
 
     def _add_(self, chunk: slice, values: Tensor, weight_coefficient: float) -> None:
@@ -44,9 +47,9 @@ class WeightedSum:
 
 
 def aggregate(encoded: Sequence[Data], weights: Sequence[int], codec: Codec, num_values: int) -> Tensor:
-    """The mean of the senders' encoded vectors, in the plan's order. A chunk of one is decoded at a time.
+    """The mean of the senders' encoded vectors, in the plan's order. All have passed `codec.check`.
 
-    Raises RecordError if one does not decode, ValueError if there is none or the weights sum to 0.
+    Raises RecordError if one has not its size, ValueError if there is none or the weights sum to 0.
     """
     if not encoded:
         raise ValueError("no sender, no mean")

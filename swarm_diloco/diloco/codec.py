@@ -29,6 +29,8 @@ assert CHUNK_VALUES % BLOCK_VALUES[-1] == 0
 
 Data = bytes | bytearray | memoryview
 
+_LARGEST_FLOAT32_NORM = 2.0**60  # whose square float32 still holds
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CodecSettings:
@@ -72,24 +74,32 @@ class Codec(ABC):
         self._check_size(data, num_values)
         values = torch.empty(num_values)
         for chunk in chunks(num_values):
-            self._decode(data, num_values, chunk, values[chunk])
+            if not self._read(data, num_values, chunk, values[chunk]):
+                self._check_limit(values[chunk])
+                squash_(values[chunk])
         return values
 
-    def decoded_chunks(self, data: Data, num_values: int) -> Iterator[tuple[slice, Tensor]]:
-        """What `decode` gives, in chunks that stay in cache. Each is the caller's to change until it asks for the next.
+    def check(self, data: Data, num_values: int) -> float:
+        """The norm of what the bytes stand for, to about four digits. Raises RecordError as `decode` does."""
+        norms = []
+        for _, values in self.checked_chunks(data, num_values):
+            norms.append(torch.linalg.vector_norm(values).item())
+            if not norms[-1] <= _LARGEST_FLOAT32_NORM:
+                self._check_limit(values)
+                norms[-1] = norm(values)
+        return math.hypot(*norms)
 
-        Raises RecordError as `decode` does, perhaps after some chunks.
+    def checked_chunks(self, data: Data, num_values: int) -> Iterator[tuple[slice, Tensor]]:
+        """The values of bytes that have passed `check`, in chunks that stay in cache, tiny values as they are.
+
+        Each chunk is the caller's to change until it asks for the next. Raises RecordError for a wrong size.
         """
         self._check_size(data, num_values)
         scratch = torch.empty(min(num_values, CHUNK_VALUES))
         for chunk in chunks(num_values):
             values = scratch[: chunk.stop - chunk.start]
-            self._decode(data, num_values, chunk, values)
+            self._read(data, num_values, chunk, values)
             yield chunk, values
-
-    def check(self, data: Data, num_values: int) -> float:
-        """The norm of what the bytes stand for, without keeping it. Raises RecordError as `decode` does."""
-        return math.hypot(*(norm(values) for _, values in self.decoded_chunks(data, num_values)))
 
     def _check_size(self, data: Data, num_values: int) -> None:
         if len(data) != self.encoded_bytes(num_values):
@@ -111,8 +121,11 @@ class Codec(ABC):
         """Encode at least one value."""
 
     @abstractmethod
-    def _decode(self, data: Data, num_values: int, chunk: slice, out: Tensor) -> None:
-        """Write one chunk of the values that bytes of the right size stand for into `out`, checked and squashed."""
+    def _read(self, data: Data, num_values: int, chunk: slice, out: Tensor) -> bool:
+        """Write a chunk of the values that bytes of the right size stand for into `out`.
+
+        True if they are known to be within ±2^100, and 0 or of a magnitude of 2^−100 at least.
+        """
 
 
 def _extremes(values: Tensor) -> tuple[float, float]:
@@ -139,12 +152,11 @@ class FloatCodec(Codec):
             values = values.clamp(-self.largest, self.largest)
         return values.to(self.kind).numpy().astype(self.form, copy=False).tobytes()
 
-    def _decode(self, data: Data, num_values: int, chunk: slice, out: Tensor) -> None:
+    def _read(self, data: Data, num_values: int, chunk: slice, out: Tensor) -> bool:
         form = np.dtype(self.form)
         read = np.frombuffer(data, form, count=out.numel(), offset=form.itemsize * chunk.start)
         out.copy_(torch.from_numpy(read.astype(form.newbyteorder("="))))
-        self._check_limit(out)
-        squash_(out)
+        return False
 
 
 class Float32(FloatCodec):
@@ -208,7 +220,7 @@ class BlockCodec(Codec):
             values = torch.nn.functional.pad(values, (0, missing))
         return values.view(-1, self.block_values)
 
-    def _decode(self, data: Data, num_values: int, chunk: slice, out: Tensor) -> None:
+    def _read(self, data: Data, num_values: int, chunk: slice, out: Tensor) -> bool:
         first, end = self._num_blocks(chunk.start), self._num_blocks(chunk.stop)
         scales = np.frombuffer(data, "<f4", count=end - first, offset=4 * first).astype(np.float32)
         first_code, end_code = self._code_bytes(chunk.start), self._code_bytes(chunk.stop)
@@ -220,13 +232,11 @@ class BlockCodec(Codec):
             codes = np.pad(codes, (0, self._code_bytes(values.numel()) - len(codes)))
         self._read_codes(torch.from_numpy(codes.copy()), values)
         values.view(-1, self.block_values).mul_(torch.from_numpy(scales)[:, None])
-        # Honest scales bound the values, so that two passes over these are left out.
-        if not np.abs(scales).max() <= LARGEST / self.most_code_value:
-            self._check_limit(values)
-        if not scales.min() >= SMALLEST / self.least_code_value:
-            squash_(values)
         if values is not out:
             out.copy_(values[: out.numel()])
+        # Honest scales bound the values, so that no pass over these is needed to know.
+        largest, least = np.abs(scales).max(), scales.min()
+        return bool(largest <= LARGEST / self.most_code_value and least >= SMALLEST / self.least_code_value)
 
     @abstractmethod
     def _code_bytes(self, num_values: int) -> int:

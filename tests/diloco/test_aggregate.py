@@ -86,6 +86,14 @@ def test_aggregate_is_the_sum_of_what_the_bytes_stand_for(name: str, num_values:
     assert torch.equal(aggregate(encoded, weights, form, num_values), weighted_sum.total())
 
 
+def test_what_is_tiny_in_the_bytes_adds_nothing() -> None:
+    """Not even where denormal numbers count, and signs of zeros do not show."""
+    form = codec("float32", 256)
+    tiny = np.array([2.0**-101, -(2.0**-101), 1e-40, -0.0, -(2.0**-99)], "<f4").tobytes()
+    for weights in ([1, 0], [1, 1], [3, 2**40]):
+        assert aggregate([tiny, bytes(20)], weights, form, 5).numpy()[:4].tobytes() == bytes(16)
+
+
 def test_the_mean_of_equal_vectors_by_powers_of_two_is_the_vector() -> None:
     form, values = codec("float32", 256), torch.tensor([1.5, -2.25, 0.0])
     assert torch.equal(aggregate([form.encode(values)] * 4, [7, 7, 7, 7], form, 3), values)
