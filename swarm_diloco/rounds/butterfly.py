@@ -14,14 +14,14 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from swarm_diloco.diloco.aggregate import aggregate
-from swarm_diloco.diloco.codec import Codec
-from swarm_diloco.diloco.ledger import MAX_PARTS, is_in_bitmap, member_bitmap
-from swarm_diloco.diloco.records import hash_of, pack, unpack
+from swarm_diloco.diloco.ledger import is_in_bitmap, member_bitmap
+from swarm_diloco.diloco.records import pack, unpack
 from swarm_diloco.diloco.schedule import fragment_of_round
 from swarm_diloco.errors import NetworkError, RecordError
-from swarm_diloco.network.interface import MAX_FRAME_BYTES, Network, Stream
+from swarm_diloco.network.interface import Network, Stream
 from swarm_diloco.network.messages import MAX_BALLOT, Plan, Sealed
 from swarm_diloco.rounds.log import PartStore
+from swarm_diloco.rounds.part_frame import PartFrame
 from swarm_diloco.rounds.settings import RunRules
 from swarm_diloco.rounds.tasks import Tasks, until_first
 
@@ -52,27 +52,6 @@ class Hello:
         hello = cls(fields.integer(), fields.integer(maximum=MAX_BALLOT), fields.hash_())
         fields.end()
         return hello
-
-
-@dataclass(frozen=True, slots=True)
-class PartFrame:
-    part: int
-    attempt: int
-    data: bytes
-
-    def encode(self) -> bytes:
-        return pack([self.part, self.attempt, hash_of(self.data), self.data])
-
-    @classmethod
-    def decode(cls, frame: bytes) -> "PartFrame":
-        """Raises RecordError, also when the bytes do not have their hash."""
-        fields = unpack(frame, "part", limit_bytes=MAX_FRAME_BYTES)
-        part, attempt, part_hash = fields.integer(maximum=MAX_PARTS), fields.integer(maximum=255), fields.hash_()
-        data = fields.bytes_(limit=MAX_FRAME_BYTES)
-        fields.end()
-        if hash_of(data) != part_hash:
-            raise RecordError(f"part {part}: its bytes do not have their hash")
-        return cls(part, attempt, data)
 
 
 @dataclass(slots=True)
@@ -142,7 +121,7 @@ class Butterfly:
         self.refused: dict[str, str] = {}  # sender -> why its part was not taken
         self._network = network
         self._rules = rules
-        self._fragment = fragment_of_round(round_, rules.num_fragments)
+        self._part_sizes = rules.part_sizes(fragment_of_round(round_, rules.num_fragments))
         self._hello = Hello(round_, ballot, prev)
         self._encoded = encoded
         self._parts = parts
@@ -155,7 +134,7 @@ class Butterfly:
         self._sealed: dict[Key, bytes] = {}  # averaged here or received -> its hash
         self._to_send: dict[str, list[Key]] = {}  # reducer -> what is planned to go there
         self._planned_more = asyncio.Event()  # replaced at each plan
-        self._awaited: dict[str, set[Key]] = {}  # reducer -> what is to come from there
+        self._awaited: dict[str, set[Key]] = {}  # reducer -> what is still to come from there
         self._exchanges: dict[str, asyncio.Task[None] | None] = {}
         self._listeners: dict[asyncio.Queue[Key], str] = {}  # one for each stream that a member has opened
         self._tasks = Tasks()
@@ -190,27 +169,24 @@ class Butterfly:
                 if me in senders and self._encoded is not None:
                     self._reductions[key].inputs[me] = self._encoded[part]
                 self._close_if_complete(key)
-            elif reducer != me and key not in self._awaited.setdefault(reducer, set()):
+            elif reducer != me and key not in self._sealed and key not in self._awaited.setdefault(reducer, set()):
                 self._awaited[reducer].add(key)
                 if me in senders and self._encoded is not None:
                     self._to_send.setdefault(reducer, []).append(key)
         for reducer in self._awaited:
             exchange = self._exchanges.get(reducer)
-            if self._missing(reducer) and (exchange is None or exchange.done()):
+            if self._awaited[reducer] and (exchange is None or exchange.done()):
                 self._exchanges[reducer] = self._tasks.start(self._exchange_with(reducer))
         self._begun.set()
         self._planned_more.set()
         self._planned_more = asyncio.Event()
-
-    def _missing(self, reducer: str) -> set[Key]:
-        return {key for key in self._awaited[reducer] if key not in self._sealed}
 
     # --- as a member
 
     async def _exchange_with(self, reducer: str) -> None:
         """Send my parts to one reducer and take its results; a broken stream is dialled again, with all of them."""
         num_failures = 0
-        while self._missing(reducer) and num_failures < DIAL_TRIES:
+        while self._awaited[reducer] and num_failures < DIAL_TRIES:
             try:
                 await self._exchange_once(reducer)
             except (NetworkError, RecordError):
@@ -252,17 +228,22 @@ class Butterfly:
                 await more.wait()
 
     async def _take_results(self, stream: Stream, reducer: str) -> None:
-        while missing := self._missing(reducer):
+        again: set[Key] = set()  # a second stream brings once more what the first has brought
+        while awaited := self._awaited[reducer]:
             frame = PartFrame.decode(await stream.receive(timeout_seconds=self._limit))
             key = (frame.part, frame.attempt)
-            if key not in missing:
+            if key in self._sealed and key not in again:
+                again.add(key)
+                continue
+            if key not in awaited:
                 raise RecordError(f"{reducer} sent part {key}, which it was not asked for")
-            check_result(self._rules, self._fragment, frame.part, frame.data)
+            _check_result(self._rules, frame.part, frame.data, self._part_sizes[frame.part])
             self._traffic.received_bytes += len(frame.data)
-            self._hold(key, frame.data)
+            awaited.remove(key)
+            self._hold(key, frame.data, frame.part_hash)
 
-    def _hold(self, key: Key, data: bytes) -> None:
-        self._sealed[key] = self._parts.hold(data)
+    def _hold(self, key: Key, data: bytes, part_hash: bytes | None = None) -> None:
+        self._sealed[key] = self._parts.hold(data, part_hash)
         self._on_held(self._sealed[key])
 
     # --- as a reducer
@@ -302,7 +283,7 @@ class Butterfly:
             if reduction is None or stream.peer not in reduction.senders or key in taken:
                 raise RecordError(f"part {part.part}, attempt {part.attempt}: not planned here, or sent twice")
             taken.add(key)
-            _check_input(self._rules, self._rules.upload, part, self._rules.part_sizes(self._fragment)[part.part])
+            _check_input(self._rules, part, self._part_sizes[part.part])
             self._traffic.received_bytes += len(part.data)
             if not reduction.is_closed:
                 reduction.inputs.setdefault(stream.peer, part.data)
@@ -315,7 +296,7 @@ class Butterfly:
             if data is None:
                 raise RecordError("this exchange is over")  # the round was decided with other parts
             async with self._traffic.sending(len(data)):
-                await stream.send(PartFrame(*key, data).encode(), timeout_seconds=self._limit)
+                await stream.send(PartFrame(*key, data, self._sealed[key]).encode(), timeout_seconds=self._limit)
 
     def _lost(self, peer: str) -> None:
         """Wait no longer for what this sender has not sent."""
@@ -341,11 +322,10 @@ class Butterfly:
 
     async def _reduce(self, key: Key, reduction: _Reduction) -> None:
         assert self._plan is not None
-        num_values = self._rules.part_sizes(self._fragment)[key[0]]
         order = [i for i, (peer, _) in enumerate(self._plan.members) if peer in reduction.inputs]
         weights = [self._plan.members[i][1] for i in order]
         inputs = [reduction.inputs[self._plan.members[i][0]] for i in order]
-        data = await self._network.run_blocking(_average, self._rules, inputs, weights, num_values)
+        data = await self._network.run_blocking(_average, self._rules, inputs, weights, self._part_sizes[key[0]])
         reduction.inputs.clear()
         self._hold(key, data)
         for listener in self._listeners:
@@ -357,15 +337,19 @@ def _average(rules: RunRules, inputs: Sequence[bytes], weights: Sequence[int], n
     return rules.download.encode(aggregate(inputs, weights, rules.upload, num_values))
 
 
-def _check_input(rules: RunRules, codec: Codec, part: PartFrame, num_values: int) -> None:
+def _check_input(rules: RunRules, part: PartFrame, num_values: int) -> None:
     """Size, codec, finiteness and norm, before the bytes are kept. Raises RecordError."""
-    norm = codec.check(part.data, num_values)
+    norm = rules.upload.check(part.data, num_values)
     if norm > rules.rounds.maximum_norm:
         raise RecordError(f"part {part.part}: its norm {norm:.3g} is past the manifest's limit")
 
 
 def check_result(rules: RunRules, fragment: int, part: int, data: bytes) -> None:
     """Whether these bytes can be an averaged part: size, codec, finiteness, norm. Raises RecordError."""
-    norm = rules.download.check(data, rules.part_sizes(fragment)[part])
+    _check_result(rules, part, data, rules.part_sizes(fragment)[part])
+
+
+def _check_result(rules: RunRules, part: int, data: bytes, num_values: int) -> None:
+    norm = rules.download.check(data, num_values)
     if norm > rules.rounds.maximum_norm * CODEC_ROOM:
         raise RecordError(f"part {part}: the mean's norm {norm:.3g} is past the manifest's limit")

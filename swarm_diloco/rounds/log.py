@@ -57,8 +57,10 @@ class PartStore:
         self._folder = folder
         self._held: dict[bytes, bytes] = {}
 
-    def hold(self, data: bytes) -> bytes:
-        part_hash = hash_of(data)
+    def hold(self, data: bytes, part_hash: bytes | None = None) -> bytes:
+        """Gives the part's hash, which is taken from a caller who has just computed it."""
+        if part_hash is None:
+            part_hash = hash_of(data)
         self._held[part_hash] = data
         return part_hash
 
