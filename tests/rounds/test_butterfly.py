@@ -351,6 +351,28 @@ def test_a_part_planned_while_the_last_stream_to_a_reducer_closes_is_sent_too(tm
     run_virtual(scenario, seed=1, limit_seconds=8)
 
 
+def test_a_second_stream_to_a_reducer_brings_what_is_new_though_it_repeats_what_the_first_brought(
+    tmp_path: Path,
+) -> None:
+    """A reducer that has averaged and is given another's part too: its members have left it by then, and come again."""
+    deltas = [normal_values(seed) for seed in range(3)]
+
+    async def scenario(world: SimulatedWorld) -> None:
+        members = [await join(world, tmp_path, f"peer {i}", deltas[i]) for i in range(3)]
+        first = plan_of(members, [100, 100, 100], reducers=[0])
+        for member in members:
+            member.butterfly.follow_plan(first)
+        await until_all_hold(members)
+        await asyncio.sleep(1)  # all streams have ended
+        parts = (replace(first.parts[0], attempt=1, senders=member_bitmap([0, 1])), *first.parts[1:])
+        for member in members:
+            member.butterfly.follow_plan(replace(first, parts=parts))
+        await until_all_hold(members, NUM_PARTS + 1)
+        await stop(members)
+
+    run_virtual(scenario, seed=1, limit_seconds=20)
+
+
 def test_an_averaged_part_that_cannot_be_one_is_not_held() -> None:
     size = RULES.part_sizes(0)[0]
     check_result(RULES, 0, 0, RULES.download.encode(torch.ones(size)))
