@@ -124,8 +124,9 @@ async def find_fork(donor: Donor, log: Log) -> Fork | None:
     head, _age = await donor.head()
     if head.round <= log.head.round and log.digest(head.round) == head.digest:
         return None
-    common_round = await _common_round(donor, log, min(head.round, log.head.round))
-    if common_round == log.head.round:
+    newest = min(head.round, log.head.round)  # this log may move on while the donor answers
+    common_round = await _common_round(donor, log, newest)
+    if common_round == newest:
         return None
     branch = _Branch(log, common_round)
     first: bytes | None = None

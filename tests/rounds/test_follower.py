@@ -14,7 +14,7 @@ from swarm_diloco.errors import DataError, RecordError
 from swarm_diloco.network.interface import Stream
 from swarm_diloco.network.simulated_network import SimulatedNetwork, SimulatedWorld, run_virtual
 from swarm_diloco.rounds.follower import Applied, Follower
-from swarm_diloco.rounds.library import Library, RunFiles, library_protocol
+from swarm_diloco.rounds.library import Donor, Library, RunFiles, library_protocol
 from swarm_diloco.rounds.replica import Replica
 from swarm_diloco.rounds.snapshot import write_snapshot
 
@@ -187,6 +187,33 @@ def test_a_fork_is_noted_when_its_certificate_is_right_and_not_on_anybodys_word(
         (fork,) = follower.forks.all()
         assert (fork.common_round, fork.head) == (4, Head(5, digest))
         assert follower.log.digest(5) == mine.digest
+
+    run_virtual(scenario, seed=1, limit_seconds=100)
+
+
+def test_a_log_that_moves_on_while_it_is_compared_shows_no_fork(
+    run: list[SmallPeer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The donor is ahead, and this peer learns of its rounds by another stream at the same time."""
+
+    async def scenario(world: SimulatedWorld) -> None:
+        donor = await donor_at(world, "boot", copy_of(run, tmp_path / "boot"))
+        late = follower_at(world, "late", tmp_path / "late")
+        header = [Header.decode(donor.log.header_bytes(round_)) for round_ in range(NUM_ROUNDS + 1)]
+        for round_ in (1, 2, 3):
+            late.log.append(header[round_])
+        ask = Donor.headers
+
+        async def moving(asked: Donor, first: int) -> list[bytes]:
+            found = await ask(asked, first)
+            if late.log.head.round < NUM_ROUNDS:
+                late.log.append(header[late.log.head.round + 1])
+            return found
+
+        monkeypatch.setattr(Donor, "headers", moving)
+        assert not await late.compare(donor.network.peer)
+        assert late.log.head.round > 3, "it did not move"
+        assert not late.forks.all()
 
     run_virtual(scenario, seed=1, limit_seconds=100)
 
