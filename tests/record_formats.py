@@ -198,7 +198,14 @@ class Nowhere:
     def transport(self) -> "Nowhere":
         return self
 
+    def is_closing(self) -> bool:
+        return False
+
     def set_write_buffer_limits(self, high: int) -> None: ...
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None: ...
+
+    def pause_reading(self) -> None: ...
 
     def abort(self) -> None: ...
 
@@ -211,7 +218,7 @@ def read_frames(data: bytes) -> list[bytes]:
         reader.feed_data(data)
         reader.feed_eof()
         stream, frames = FramedStream(ANN.peer, reader, Nowhere()), list[bytes]()  # type: ignore[arg-type]
-        while not reader.at_eof():
+        while sum(HEADER_BYTES + len(frame) for frame in frames) < len(data):
             frames.append(await stream.receive(timeout_seconds=60.0, limit_bytes=MAX_TEST_FRAME_BYTES))
         return frames
 
