@@ -299,10 +299,11 @@ class Coordinator:
             attendance.missed(peer, self.view.round)
 
     async def _fetch(self, part: int, part_hash: bytes) -> None:
-        """From whoever knocked: a result is the same bytes everywhere."""
-        follower, network = self._participant.follower, self._participant.network
+        """From any other than its reducer, whose own stream brings it: a result is the same bytes everywhere."""
+        follower, network, plan = self._participant.follower, self._participant.network, self.ballot.plan
+        reducer = plan.members[plan.parts[part].reducer][0] if plan is not None else None
         try:
-            await follower.fetch_parts([part_hash], list(self.ballot.knocks))
+            await follower.fetch_parts([part_hash], [peer for peer in self.ballot.knocks if peer != reducer])
             if (data := follower.log.parts.get(part_hash)) is not None:
                 await network.run_blocking(check_result, self.view.rules, self.view.fragment, part, data)
             self.held(part_hash)

@@ -30,7 +30,7 @@ from swarm_diloco.rounds.snapshot import (
     write_snapshot,
 )
 from swarm_diloco.rounds.tasks import end, to_the_end
-from swarm_diloco.rounds.transfer import fetch_snapshot
+from swarm_diloco.rounds.transfer import fetch_parts, fetch_snapshot
 
 MAX_REPAIRS = 3  # within so many rounds: then this machine computes something else, or forgets
 REPAIRS_REMEMBERED_ROUNDS = 64
@@ -306,25 +306,8 @@ class Follower:
         self.log.parts.drop(hashes)
 
     async def fetch_parts(self, hashes: Sequence[bytes], holders: Sequence[str]) -> None:
-        """Hold all these parts, asking the holders one after the other. Raises DataError: how many are missing."""
-        missing = [part_hash for part_hash in hashes if self.log.parts.get(part_hash) is None]
-        for peer in holders:
-            if not missing:
-                break
-            if peer == self.network.peer:
-                continue
-            try:
-                async with (
-                    Donor(self.network, peer, self.rules.run_id) as donor,
-                    aclosing(donor.parts(missing)) as parts,
-                ):
-                    async for part in parts:
-                        self.log.parts.hold(part)
-            except (NetworkError, RecordError):
-                pass  # what it gave is kept; another is asked for the rest
-            missing = [part_hash for part_hash in missing if self.log.parts.get(part_hash) is None]
-        if missing:
-            raise DataError(f"{len(missing)} of {len(hashes)} parts could not be had from {len(holders)} peers")
+        """Hold all these parts, from whoever gives them. Raises DataError: how many are missing."""
+        await fetch_parts(self.network, self.rules, self.log.parts, hashes, holders)
 
     async def apply_recorded(self, holders: Sequence[str]) -> None:
         """Apply what the log has and the replica has not, in order."""

@@ -331,8 +331,12 @@ class Session:
         if is_other_state(self.view, ballot, knocks):
             raise StateError(f"round {self.round}: the council's state is not this peer's")
 
+    def _holders(self, candidate: str) -> list[str]:
+        """Who may have the round's parts: its coordinator proposes nothing that it does not hold."""
+        return [candidate, *(peer for peer in self.plan_members if peer != candidate)]
+
     async def _learn(self, header: bytes, candidate: str) -> None:
-        holders = [candidate, *(peer for peer in self.plan_members if peer != candidate)]
+        holders = self._holders(candidate)
         try:
             await self._participant.follower.learn(Header.decode(header), holders)
         except (RecordError, DataError) as error:
@@ -368,7 +372,7 @@ class Session:
         try:
             async with asyncio.timeout_at(deadline):
                 await self.exchange.wait_for_parts(Commit.decode(proposal.commit_bytes))
-                holders = self.plan_members or participant.donors
+                holders = self._holders(stream.peer) if self.plan_members else participant.donors
                 own = self._own_knock
                 cast = await vote_for(participant, self.view, ballot, proposal, own=own, holders=holders)
         except (RecordError, TimeoutError) as error:

@@ -1,15 +1,62 @@
-"""Fetching a snapshot: chunk by chunk, each checked, going on where an earlier try stopped."""
+"""Fetching what others hold: parts by hash from whoever gives them, a snapshot chunk by chunk, all of it checked."""
 
+import asyncio
 import shutil
+from collections.abc import Sequence
+from contextlib import aclosing, suppress
 from pathlib import Path
 
-from swarm_diloco.errors import DiskError, RecordError
+from swarm_diloco.errors import DataError, DiskError, NetworkError, RecordError
+from swarm_diloco.network.interface import Network
 from swarm_diloco.rounds.library import Donor
+from swarm_diloco.rounds.log import PartStore
 from swarm_diloco.rounds.settings import RunRules
 from swarm_diloco.rounds.snapshot import CHUNK_BYTES, STATE_FILE, finish_snapshot
+from swarm_diloco.rounds.tasks import end
 
 VALUE_BYTES = 8  # θ and m, float32
 HEADER_ROOM_BYTES = 2**16  # what safetensors adds
+
+
+async def fetch_parts(
+    network: Network, rules: RunRules, store: PartStore, hashes: Sequence[bytes], holders: Sequence[str]
+) -> None:
+    """Hold all these parts, asking the holders one after the other.
+
+    From a holder that has given nothing for a while more may come, but the next one is asked beside it: a frozen peer
+    takes a stream as a busy one does. Raises DataError: how many are missing.
+    """
+    missing = dict.fromkeys(part_hash for part_hash in hashes if store.get(part_hash) is None)
+    waiting = [peer for peer in holders if peer != network.peer]
+    asking: set[asyncio.Task[None]] = set()
+    news = asyncio.Event()
+
+    async def ask(peer: str) -> None:
+        with suppress(NetworkError, RecordError):  # what it gave is kept; another is asked for the rest
+            async with Donor(network, peer, rules.run_id) as donor, aclosing(donor.parts(list(missing))) as parts:
+                async for part in parts:
+                    missing.pop(store.hold(part), None)
+                    news.set()
+
+    try:
+        while missing and (waiting or asking):
+            if waiting:
+                asking.add(task := asyncio.create_task(ask(waiting.pop(0))))
+                task.add_done_callback(lambda _: news.set())
+            num_asking = len(asking)
+            with suppress(TimeoutError):
+                while missing and len(asking) == num_asking:
+                    news.clear()
+                    async with asyncio.timeout(rules.rounds.silence_seconds if waiting else None):
+                        await news.wait()
+                    for task in [task for task in asking if task.done()]:
+                        asking.remove(task)
+                        task.result()
+            missing = {part_hash: None for part_hash in missing if store.get(part_hash) is None}  # by other ways
+    finally:
+        await end(asking)
+    if missing:
+        raise DataError(f"{len(missing)} of {len(hashes)} parts could not be had from {len(holders)} peers")
 
 
 async def fetch_snapshot(donor: Donor, round_: int, folder: Path, rules: RunRules) -> None:
