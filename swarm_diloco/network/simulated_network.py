@@ -56,14 +56,15 @@ class SimulatedWorld:
         self.networks[peer] = network
         return network
 
-    def crash(self, peer: str, *, silently: bool = False) -> None:
+    def crash(self, peer: str, *, silently: bool = False, flushes: bool = False) -> None:
         """The peer's process is gone: what it sent last is lost, its streams break, dials are refused.
 
         `silently`: its machine is gone. Streams do not end, and dials get no answer.
+        `flushes`: what its machine has taken from it still goes out, and then the streams' end.
         """
         if silently:
             self._dark[peer] = None
-        self.networks[peer].stop(silently=silently, drop=True)
+        self.networks[peer].stop(silently=silently, drop=not flushes)
 
     def restart(self, peer: str) -> SimulatedNetwork:
         """A new network of a peer that crashed or closed; the old one stays closed."""

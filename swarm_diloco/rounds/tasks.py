@@ -16,7 +16,7 @@ class Tasks:
 
     def __init__(self) -> None:
         self.is_open = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in order of starting: a simulation is to repeat itself
         self._news = asyncio.Event()
         self._error: BaseException | None = None
 
@@ -26,12 +26,12 @@ class Tasks:
             work.close()
             return None
         task = asyncio.create_task(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._done)
         return task
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         error = None if task.cancelled() else task.exception()
         if self.is_open and self._error is None:
             self._error = error
@@ -70,8 +70,9 @@ async def until_first(*works: Coroutine[Any, Any, None]) -> None:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
         await end(tasks)
-    for task in done:
-        task.result()
+    for task in tasks:
+        if task in done:
+            task.result()
 
 
 async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
