@@ -22,9 +22,11 @@ def next_ballot(current: int, wanted: int) -> int:
 
 
 class Candidacy:
-    """`on_begin(ballot)` is called when a ballot begins at which this peer should knock, lower ones being left."""
+    """`on_begin(ballot, is_majority)` is called when a ballot begins at which this peer should knock, lower ones being
+    left: at once if a majority of the council has.
+    """
 
-    def __init__(self, participant: Participant, view: View, *, on_begin: Callable[[int], None]) -> None:
+    def __init__(self, participant: Participant, view: View, *, on_begin: Callable[[int, bool], None]) -> None:
         self.stalled_from: float | None = None  # when this peer's contribution was here and the round due
         self._participant = participant
         self._view = view
@@ -49,7 +51,10 @@ class Candidacy:
             return
         match signed.message:
             case Knock():
-                await self.coordinator(signed.ballot).attend(signed, stream)
+                coordinator = self.coordinator(signed.ballot)
+                if self._view.council.is_majority({signed.sender, *coordinator.ballot.knocks}):
+                    self._on_begin(signed.ballot, True)
+                await coordinator.attend(signed, stream)
             case Coming() if not self._participant.attendance.has_missed(signed.sender, self._view.round):
                 self.coordinator(signed.ballot).ballot.expect(signed.sender)
             case Bye():
@@ -63,7 +68,7 @@ class Candidacy:
         """A candidate that coordinates a higher ballot and lacks voters there asks this peer to come."""
         is_its_turn = self._view.candidate(ballot) in (candidate, None)  # the last turn is anybody's own
         if is_its_turn and (not is_degraded(ballot) or self._participant.may_degrade()):
-            self._on_begin(ballot)
+            self._on_begin(ballot, False)
 
     def _reason_against(self, signed: Signed) -> Message | None:
         candidate, promised = self._view.candidate(signed.ballot), self._participant.voter.promised(self._view)
@@ -87,7 +92,7 @@ class Candidacy:
             for part_hash in self._held:
                 coordinator.held(part_hash)
             self._tasks.start(coordinator.run())
-            self._on_begin(ballot)
+            self._on_begin(ballot, False)
         return self._coordinators[ballot]
 
     def raised(self, ballot: int) -> None:

@@ -63,7 +63,7 @@ class Session:
         self.knock_hashes: set[bytes] = set()  # of what this session has knocked with
         self._participant = participant
         self._tasks = Tasks()
-        self._candidacy = Candidacy(participant, self.view, on_begin=self._raise_ballot)
+        self._candidacy = Candidacy(participant, self.view, on_begin=self._called)
         self.exchange = Exchange(participant, self.view, self._tasks, on_held=self._hold)
         self._ballot = participant.voter.promised(self.view)
         self._ballot_raised = asyncio.Event()
@@ -75,6 +75,7 @@ class Session:
         self._num_same = 0  # knocks at one ballot again
         self._num_turns = 0  # how often all candidates were tried
         self._plan_ends_at = 0.0  # deadline of the plan that is being followed
+        self._called_to = 0  # a ballot that has begun meanwhile
 
     @property
     def round(self) -> int:
@@ -155,6 +156,7 @@ class Session:
                 self._raise_ballot(ballot + 1)
                 await asyncio.sleep(min(RETRY_SECONDS * (1 + self._num_turns), 10.0))
             self._plan_ends_at = 0.0
+            self._raise_ballot(self._called_to)
             wait = min(wait * DEADLINE_GROWTH, self.view.rules.rounds.deadline_ceiling_seconds)
 
     async def _degrade(self) -> None:
@@ -197,6 +199,14 @@ class Session:
                 await stream.receive(timeout_seconds=DIAL_SECONDS)  # its close: it was read
             finally:
                 await stream.close()
+
+    def _called(self, ballot: int, is_majority: bool) -> None:
+        """A higher ballot has begun. One slow member that lost its coordinator must not end the exchange of all others:
+        without a majority of the council there, a plan goes on until it is decided or fails.
+        """
+        self._called_to = max(self._called_to, ballot)
+        if is_majority or self._plan_ends_at <= self._now:
+            self._raise_ballot(ballot)
 
     def _raise_ballot(self, ballot: int) -> None:
         ballot = next_ballot(self._ballot, ballot)

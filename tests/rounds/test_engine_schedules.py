@@ -18,6 +18,7 @@ from small_swarm import (
     rules_for,
     until_phase,
 )
+from swarm_diloco.diloco.ledger import Header
 from swarm_diloco.disk import read_file
 from swarm_diloco.errors import DiskError
 from swarm_diloco.network.messages import Propose
@@ -340,3 +341,26 @@ def test_the_state_is_what_the_log_says(tmp_path: Path) -> None:
     play(peers, script)
     assert watcher.states[3] == peers[0].states[3]
     assert peers[0].rules.layout.num_values == NUM_VALUES
+
+
+def test_a_member_that_moves_on_alone_does_not_end_the_others_exchange(tmp_path: Path) -> None:
+    """On a thin line heartbeats wait behind parts: its owner thinks its coordinator dead and knocks at the next ballot,
+    whose candidate is in the middle of a good plan.
+    """
+    peers = make(tmp_path, ["boot", "ann", "ben"], rules_for())
+    line = LinkSettings(up_bytes_per_second=6_000)
+
+    async def script(_world: SimulatedWorld, peers: list[SmallPeer]) -> None:
+        hasty = peers[2]
+        assert hasty.follower is not None
+        await hasty.reached(3)
+        assert hasty.engine is not None
+        while (status := hasty.engine.status()).phase != "exchanging" or hasty.peer in status.council[:2]:
+            await asyncio.sleep(0.002)
+        round_ = status.round + 1
+        assert hasty.engine._session is not None
+        hasty.engine._session._raise_ballot(1)
+        await all_reach(peers, round_ + 2)
+        assert Header.decode(hasty.follower.log.header_bytes(round_)).ballot == 0
+
+    play(peers, script, links={peer.name: line for peer in peers})
