@@ -130,6 +130,11 @@ class Log(Chain):
             write_durably(self._path(0), genesis)
         while (following := self._stored(len(self._digests))) is not None:
             self._take(*following)
+        self._num_written = 1 + max(int(path.name) for path in self._folder.iterdir() if path.name.isdigit())
+
+    def has_lost(self, round_: int) -> bool:
+        """Whether the round was decided here once, and its header, or an earlier one, is damaged since."""
+        return len(self._digests) <= round_ < self._num_written
 
     def _stored(self, round_: int) -> tuple[bytes, Commit] | None:
         try:

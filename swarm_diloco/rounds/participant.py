@@ -111,7 +111,13 @@ class Participant:
         )
 
     async def promise(self, view: View, ballot: int) -> bool:
-        """Make the promise durable. False if a higher ballot was promised."""
+        """Make the promise durable. False if a higher ballot was promised.
+
+        In a round that the disk has lost this peer may have voted, and it has forgotten how since the round was
+        decided: it waits until the header is fetched again.
+        """
+        if self.follower.log.has_lost(view.round):
+            await asyncio.Event().wait()
         if not self.voter.promise(view, ballot):
             return False
         await self._save_votes()
@@ -119,7 +125,7 @@ class Participant:
 
     async def vote(self, view: View, ballot: int, commit_bytes: bytes, digest: bytes) -> CastVote | None:
         """Make the vote durable (its parts are already) and sign it. None if a promise or another vote forbids it."""
-        if not self.voter.vote(view, ballot, commit_bytes):
+        if self.follower.log.has_lost(view.round) or not self.voter.vote(view, ballot, commit_bytes):
             return None
         await self._save_votes()
         message = vote_message(self.rules.run_id, view.round, ballot, digest)
@@ -129,6 +135,8 @@ class Participant:
         self, view: View, ballot: int, proposal: DegradedProposal, commit_bytes: bytes
     ) -> CastVote | None:
         """The same for a vote without the council's majority."""
+        if self.follower.log.has_lost(view.round):
+            return None
         if not self.voter.vote_degraded(view, ballot, commit_bytes, is_adopted=proposal.is_adopted):
             return None
         await self._save_votes()
