@@ -107,8 +107,8 @@ def test_two_things_that_are_signed_are_never_the_same_bytes(name: str) -> None:
 ROOTS = [Path(str(package.__file__)).parent for package in (swarm_diloco, swarm_diloco_bootstrap, swarm_diloco_client)]
 READING = {  # names of functions that make something of bytes
     "b64decode", "frombuffer", "from_pretrained", "load_file", "loads", "ParseFromString", "read_pbmsg_safe", "unpack",
-    "unpackb", "urlsafe_b64decode", "validate_json", "from_private_bytes", "readexactly", "take_bytes", "from_file",
-    "from_str",
+    "unpackb", "urlsafe_b64decode", "validate_json", "from_private_bytes", "readexactly", "take_bytes", "_integer_at",
+    "from_file", "from_str",
 }  # fmt: skip
 MODULES: dict[str, str] = {  # those that use one, and the formats that try them; or in brackets why none does
     "swarm_diloco.diloco.codec": "(any bytes of the right size are values: tests/diloco/test_codec.py)",

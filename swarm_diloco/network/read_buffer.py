@@ -61,11 +61,11 @@ class ReadBuffer(asyncio.BufferedProtocol):
             raise ConnectionResetError("the connection is gone")
 
     def _make_room(self) -> None:
-        """For the wanted bytes, one after the other, growing at most twofold at a time."""
+        """For the wanted bytes, one after the other, growing at most eightfold at a time."""
         if self._start + self._wanted > len(self._bytes):
             size = len(self._bytes)
             if self._wanted > size and len(self) == size:
-                size = min(self._wanted + ROOM_AHEAD_BYTES, 2 * size)
+                size = min(self._wanted + ROOM_AHEAD_BYTES, 8 * size)
             room = bytearray(size) if size > len(self._bytes) else self._bytes
             memoryview(room)[: len(self)] = memoryview(self._bytes)[self._start : self._end]
             self._bytes, self._start, self._end = room, 0, len(self)

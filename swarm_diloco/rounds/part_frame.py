@@ -6,13 +6,11 @@ The general reader and writer of records would copy them several times over; thi
 from dataclasses import dataclass, field
 
 from swarm_diloco.diloco.ledger import MAX_PARTS
-from swarm_diloco.diloco.records import HASH_BYTES, hash_of, pack, unpack
+from swarm_diloco.diloco.records import HASH_BYTES, hash_of
 from swarm_diloco.errors import RecordError
 from swarm_diloco.network.interface import MAX_FRAME_BYTES
 
 _MAX_ATTEMPT = 255
-_INTEGER_BYTES = {0xCC: 2, 0xCD: 3}  # of MessagePack's integers by their first byte; those below 128 have one
-_LENGTH_BYTES = (2, 3, 5)  # that come before bytes in MessagePack
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,50 +22,59 @@ class PartFrame:
 
     def encode(self) -> bytes:
         part_hash = hash_of(self.data) if self.part_hash is None else self.part_hash
-        head = pack([self.part, self.attempt, part_hash, b""]).removesuffix(_length(0))
-        return b"".join((head, _length(len(self.data)), self.data))
+        return b"".join((_head(self.part, self.attempt, part_hash, len(self.data)), self.data))
 
     @classmethod
     def decode(cls, frame: bytes) -> "PartFrame":
         """Raises RecordError, also when the bytes do not have their hash."""
         if len(frame) > MAX_FRAME_BYTES:
             raise RecordError(f"part: {len(frame)} bytes where at most {MAX_FRAME_BYTES} are allowed")
-        head_bytes = _head_bytes(frame)
-        fields = unpack(frame[:head_bytes] + _length(0), "part", limit_bytes=MAX_FRAME_BYTES)
-        part, attempt, part_hash = (
-            fields.integer(maximum=MAX_PARTS),
-            fields.integer(maximum=_MAX_ATTEMPT),
-            fields.hash_(),
-        )
-        fields.bytes_(length=0)
-        fields.end()
-        data = _bytes_after(frame, head_bytes)
+        part, start = _integer_at(frame, 1, maximum=MAX_PARTS)
+        attempt, start = _integer_at(frame, start, maximum=_MAX_ATTEMPT)
+        start += len(_length(HASH_BYTES))
+        part_hash = frame[start : start + HASH_BYTES]
+        for length_bytes in (2, 3, 5):
+            num_bytes = max(0, len(frame) - start - HASH_BYTES - length_bytes)
+            head = _head(part, attempt, part_hash, num_bytes)
+            if len(head) + num_bytes == len(frame) and frame.startswith(head):
+                break
+        else:
+            raise RecordError("part: not in canonical form")
+        data = frame[len(head) :]
         if hash_of(data) != part_hash:
             raise RecordError(f"part {part}: its bytes do not have their hash")
         return cls(part, attempt, data, part_hash)
 
 
-def _head_bytes(frame: bytes) -> int:
-    """The size of list head, two integers and hash, if the frame begins with these."""
-    position = 1
-    for _ in range(2):
-        position += _INTEGER_BYTES.get(frame[position], 1) if position < len(frame) else 0
-    return position + len(_length(HASH_BYTES)) + HASH_BYTES
+# MessagePack's forms: a list of four, integers, bytes with their length before them.
+
+
+def _head(part: int, attempt: int, part_hash: bytes, num_bytes: int) -> bytes:
+    """All of the record but its last `num_bytes`."""
+    return b"\x94" + _integer(part) + _integer(attempt) + _length(HASH_BYTES) + part_hash + _length(num_bytes)
+
+
+def _integer(value: int) -> bytes:
+    if value < 2**7:
+        return value.to_bytes(1, "big")
+    if value < 2**8:
+        return b"\xcc" + value.to_bytes(1, "big")
+    return b"\xcd" + value.to_bytes(2, "big")
+
+
+def _integer_at(frame: bytes, start: int, *, maximum: int) -> tuple[int, int]:
+    """The integer that begins there, and where it ends."""
+    first = frame[start : start + 1]
+    begin, end = {b"\xcc": (1, 2), b"\xcd": (1, 3)}.get(first, (0, 1))
+    value = int.from_bytes(frame[start + begin : start + end], "big")
+    if value > maximum:
+        raise RecordError(f"part: a number is {value}, at most {maximum} is allowed")
+    return value, start + end
 
 
 def _length(num_bytes: int) -> bytes:
-    """What comes before so many bytes in MessagePack."""
     if num_bytes < 2**8:
         return b"\xc4" + num_bytes.to_bytes(1, "big")
     if num_bytes < 2**16:
         return b"\xc5" + num_bytes.to_bytes(2, "big")
     return b"\xc6" + num_bytes.to_bytes(4, "big")
-
-
-def _bytes_after(frame: bytes, start: int) -> bytes:
-    """The field that begins at `start` and ends with the frame."""
-    for size in _LENGTH_BYTES:
-        num_bytes = len(frame) - start - size
-        if num_bytes >= 0 and frame[start : start + size] == _length(num_bytes):
-            return frame[start + size :]
-    raise RecordError("part: its bytes do not end with their frame")
