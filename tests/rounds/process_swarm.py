@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,19 @@ from swarm_diloco.rounds.council import council_of
 PROGRAM = Path(__file__).with_name("peer_program.py")
 
 
+def here(_name: str, *command: str) -> list[str]:
+    return list(command)
+
+
+CommandOn = Callable[..., list[str]]  # a peer's name, its command: how that is started; see Laboratory.command
+
+
 @dataclass
 class PeerProcess:
     name: str
     folder: Path
     environment: dict[str, str]
+    command_on: "CommandOn"
     process: asyncio.subprocess.Process | None = None
     address: str = ""
     lines: list[dict[str, Any]] = field(default_factory=list)
@@ -30,15 +38,13 @@ class PeerProcess:
     _reading: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def start(self, *arguments: str) -> None:
+        paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+        command = [sys.executable, str(PROGRAM), self.name, str(self.folder / self.name), *arguments]
         self.process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            str(PROGRAM),
-            self.name,
-            str(self.folder / self.name),
-            *arguments,
+            *self.command_on(self.name, *command),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent)} | self.environment,
+            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)} | self.environment,
         )
         self._reading = [asyncio.create_task(self._read()), asyncio.create_task(self._read_errors())]
 
@@ -88,6 +94,7 @@ class ProcessSwarm:
 
     folder: Path
     peers: dict[str, PeerProcess] = field(default_factory=dict)
+    command_on: CommandOn = here
 
     async def __aenter__(self) -> "ProcessSwarm":
         return self
@@ -105,7 +112,7 @@ class ProcessSwarm:
 
     async def start(self, name: str, *arguments: str, **environment: str) -> PeerProcess:
         """Start a peer that knows all addresses known by now, and wait until it has its state and listens."""
-        peer = self.peers.setdefault(name, PeerProcess(name, self.folder, environment))
+        peer = self.peers.setdefault(name, PeerProcess(name, self.folder, environment, self.command_on))
         others = [other.address for other in self.peers.values() if other.address and other is not peer]
         if others:
             arguments = (*arguments, "--bootstrap", *others)
