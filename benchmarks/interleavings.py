@@ -83,10 +83,23 @@ def report(options: argparse.Namespace, total: Sum, minutes: float) -> None:
 def arranged(total: Sum) -> list[tuple[str, int]]:
     """Details, which begin with dots, after what they are details of."""
     heads = [
-        ("messages", "messages lost", "messages doubled", "cuts of the network", "crashes", "peers that went away"),
-        ("knocks at rounds further on", "knocks refused", "ballots proposed", "... past ballot 0", "... degraded"),
-        ("... adopting a vote", "proposals refused", "... that pass over a vote", "votes withheld", "false reports"),
-        ("decisions refused", "rounds decided", "... void", "... decided past ballot 0", "... decided degraded"),
+        ("messages", "messages lost", "messages doubled", "cuts of the network", "crashes", "headers damaged"),
+        (
+            "peers that went away",
+            "knocks at rounds further on",
+            "knocks refused",
+            "ballots proposed",
+            "... past ballot 0",
+        ),
+        ("... degraded", "... adopting a vote", "proposals refused", "... that pass over a vote", "votes withheld"),
+        (
+            "false reports",
+            "decisions refused",
+            "rounds decided",
+            "... void",
+            "... decided past ballot 0",
+            "... decided degraded",
+        ),
         ("... decided by one alone", "forks", "... of two plans apart", "... of two plans with a peer in both"),
         ("... of two plans with a peer that votes in both", "    and hides its first vote"),
         ("... of a plan and a council's majority", "quiet ends with a decision", "runs without a quiet end"),

@@ -235,6 +235,11 @@ MUTANTS = {
     "sent before saved": Mutant(
         "knocks and votes leave before the vote file is written", conduct=Conduct(saves_before_it_sends=False)
     ),
+    "lost round voted again": Mutant(
+        "a damaged log takes part once more in a round that it has seen decided",
+        conduct=Conduct(waits_for_lost_rounds=False),
+        focus=replace(SILENT, weathers=("crashes", "amnesia")),
+    ),
     "proposed before voted": Mutant(
         "others see a proposal before its coordinator's own vote is durable",
         conduct=Conduct(votes_before_it_proposes=False),

@@ -37,6 +37,7 @@ class Disk:
     headers: list[Header]
     parts: set[bytes]
     vote_file: bytes
+    num_written: int = 1  # headers that were here once, damaged ones too
 
 
 class Peer:
@@ -48,6 +49,7 @@ class Peer:
         self.name = identity.peer
         self.is_reachable = is_reachable
         self.trains = trains
+        self.upload_kilobits = world.chance.choice((0, 0, 100, 10_000))
         self.is_up = True
         self.disk = Disk([genesis], set(), Voter().encode())
         self.forks: set[int] = set()  # rounds of which it has seen another decision; kept for the test's end
@@ -79,6 +81,14 @@ class Peer:
     def ready_tasks(self) -> list[int]:
         is_writing = self._writing is not None
         return [index for index, (_, _, state) in enumerate(self.tasks) if state is READY or not is_writing]
+
+    def damage(self) -> None:
+        """The newest header cannot be read any more."""
+        del self.disk.headers[max(1, len(self.disk.headers) - 1) :]
+
+    def has_lost(self, round_: int) -> bool:
+        """Whether the round was decided here, so that what was promised and voted in it is forgotten."""
+        return round_ < self.disk.num_written and self.world.conduct.waits_for_lost_rounds
 
     # --- what it sends
 
@@ -125,7 +135,7 @@ class Peer:
         """Promise durably, then say so."""
         view = self.log.view_of(round_)
         candidate = self.candidate_of(view, ballot)
-        if candidate is None or not self.voter.promise(view, ballot):
+        if candidate is None or self.has_lost(round_) or not self.voter.promise(view, ballot):
             return
         yield from self.saved()
         signed = self.sign(round_, ballot, self.knock_message(view, ballot))
@@ -143,6 +153,7 @@ class Peer:
             weight=weight,
             tokens_from=credited,
             tokens_to=credited + weight,
+            upload_kilobits=self.upload_kilobits,
             reachable=self.is_reachable,
             vote=self.reported_vote(view, ballot),
         )
@@ -195,6 +206,8 @@ class Peer:
         return checked.commit, checked.plan, checked.is_adopted
 
     def _may_vote(self, view: View, ballot: int, commit_bytes: bytes, plan: tuple[str, ...], is_adopted: bool) -> bool:
+        if self.has_lost(view.round):
+            return False
         if plan:
             return self.voter.vote_degraded(view, ballot, commit_bytes, is_adopted=is_adopted)
         return self.voter.vote(view, ballot, commit_bytes)
@@ -313,6 +326,7 @@ class Peer:
         self.world.witness.accepted(view, header)
         self.disk.parts |= {part.result_hash for part in commit.parts}
         self.disk.headers.append(header)
+        self.disk.num_written = max(self.disk.num_written, len(self.disk.headers))
         self.log.append(header)
         self._conclude(commit.round)
 

@@ -25,6 +25,7 @@ class Weather:
     late_votes: float = 0.0
     late_decisions: float = 0.0
     crash_at_wait: float = 0.003  # each time a peer waits for its disk or for parts
+    damage: float = 0.05  # that a crash costs the newest header
     lost_part: float = 0.02  # that a reducer never says that it is done
     hastes: tuple[float, ...] = (0.6,)  # that a peer goes straight on after such a wait; each peer has one of these
     newest_first: float = 0.0  # that the newest message is delivered, not any

@@ -25,7 +25,7 @@ def settle(world: "World") -> None:
     _compare_logs(world, present)
     chain = _largest_branch(present)
     if not _can_go_on(chain, is_alone=len(world.peers) == 1):
-        world.counts["runs without a quiet end"] += 1  # a fork has left no branch with a candidate and a worker
+        world.counts["runs without a quiet end"] += 1  # no branch has a candidate and a worker, or all lost a round
         return
     target = chain[0].next_round
     for _ in range(BALLOTS):
@@ -48,6 +48,7 @@ def _those_who_stay(world: "World") -> list[Peer]:
 
 def _can_decide(peers: list[Peer]) -> bool:
     """By the council that the newest log among them names."""
+    peers = [peer for peer in peers if not peer.has_lost(peer.next_round)]
     if not any(peer.trains for peer in peers):
         return False  # nor if nobody is left
     newest = max(peers, key=lambda peer: peer.next_round)
@@ -98,6 +99,9 @@ def _still_in_council(chain: list[Peer]) -> list[Peer]:
 def _can_go_on(chain: list[Peer], *, is_alone: bool) -> bool:
     if _can_decide(_still_in_council(chain)):
         return True
+    chain = [peer for peer in chain if not peer.has_lost(peer.next_round)]
+    if not chain:
+        return False
     reachable = {member.peer for member in _view(chain[0]).recent if member.reachable}
     can_degrade = len(chain) > 1 and bool(reachable & {peer.name for peer in chain})
     return (can_degrade or is_alone) and any(peer.trains for peer in chain)
@@ -111,7 +115,7 @@ def _one_ballot(world: "World", chain: list[Peer]) -> None:
     """All knock at the lowest ballot that is open to them and whose candidate is there."""
     normal = _still_in_council(chain)
     is_normal = _can_decide(normal)
-    chain = normal if is_normal else chain
+    chain = [peer for peer in (normal if is_normal else chain) if not peer.has_lost(peer.next_round)]
     view, names = _view(chain[0]), {peer.name for peer in chain}
     ballot = 1 + max(peer.voter.promised(view) for peer in chain)
     if not is_normal:

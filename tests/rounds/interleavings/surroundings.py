@@ -24,6 +24,7 @@ class Conduct:
     votes_before_it_proposes: bool = True
     saves_before_it_sends: bool = True
     resumes_its_proposal: bool = True
+    waits_for_lost_rounds: bool = True
     takes_this_ballots_knocks_alone: bool = True
     takes_this_ballots_votes_alone: bool = True
 

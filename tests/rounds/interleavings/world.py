@@ -240,6 +240,9 @@ class World:
 
     def _crash(self, peer: Peer) -> None:
         self.counts["crashes"] += 1
+        if self.chance.random() < self.weather.damage and peer.next_round > 1:
+            self.counts["headers damaged"] += 1
+            peer.damage()
         peer.crash()
         for other in self.peers.values():
             if other.is_up and self.chance.random() < 0.3:
