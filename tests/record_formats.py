@@ -6,6 +6,7 @@ tests/test_formats.py, which fails for a reader in the code that no entry names.
 
 import asyncio
 import hashlib
+import socket
 import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from record_values import COUNTS, HASHES, SIGNATURES, TEXTS, Strategy, records_o
 from swarm_diloco.diloco import ledger
 from swarm_diloco.diloco.records import hash_of, pack, unpack
 from swarm_diloco.errors import RecordError, StreamLost
-from swarm_diloco.network import discovery, peer_record, reachability, wire
+from swarm_diloco.network import discovery, handshake, peer_record, reachability, wire
 from swarm_diloco.network.framed_stream import HEADER_BYTES, FramedStream
 from swarm_diloco.network.identity import Identity
 from swarm_diloco.network.interface import MAX_FRAME_BYTES
@@ -143,8 +144,9 @@ class StoredRecord:
 
 def read_stored(packed: bytes) -> bytes:
     """What another DHT node takes of a value that ann signed."""
-    validator = discovery.OwnersOnly(ANN)
-    unsigned = StoredRecord(b"key", msgpack.packb(ANN.peer), packed, 1234.5)
+    validator = discovery.OwnersOnly(ANN, RUN, now=lambda: 1234.0)
+    key = discovery.id_of_key(discovery.record_key(RUN, ANN.peer))
+    unsigned = StoredRecord(key, msgpack.packb(ANN.peer), packed, 1234.5)
     signed = StoredRecord(unsigned.key, unsigned.subkey, validator.sign_value(unsigned), unsigned.expiration_time)
     if not validator.validate(signed):
         raise RecordError("not its owner's")
@@ -191,38 +193,38 @@ def asked(question: Callable[[library.Donor], Awaitable[Any]]) -> Callable[[byte
     return decode
 
 
-class Nowhere:
-    """A writer of whose bytes nothing is kept."""
-
-    @property
-    def transport(self) -> "Nowhere":
-        return self
-
-    def is_closing(self) -> bool:
-        return False
-
-    def set_write_buffer_limits(self, high: int) -> None: ...
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None: ...
-
-    def pause_reading(self) -> None: ...
-
-    def abort(self) -> None: ...
-
-
 def read_frames(data: bytes) -> list[bytes]:
     """What a receiver with a limit of MAX_TEST_FRAME_BYTES gives out."""
 
     async def read() -> list[bytes]:
-        reader = asyncio.StreamReader()
-        reader.feed_data(data)
-        reader.feed_eof()
-        stream, frames = FramedStream(ANN.peer, reader, Nowhere()), list[bytes]()  # type: ignore[arg-type]
-        while sum(HEADER_BYTES + len(frame) for frame in frames) < len(data):
-            frames.append(await stream.receive(timeout_seconds=60.0, limit_bytes=MAX_TEST_FRAME_BYTES))
-        return frames
+        here, there = socket.socketpair()
+        there.setblocking(False)
+        stream = FramedStream(ANN.peer, *await asyncio.open_connection(sock=here))
+        sending = asyncio.create_task(send_all(there, data))
+        frames: list[bytes] = []
+        try:
+            while True:
+                frames.append(await stream.receive(timeout_seconds=60.0, limit_bytes=MAX_TEST_FRAME_BYTES))
+        except StreamLost:
+            if b"".join(map(framed, frames)) != data:
+                raise
+            return frames
+        finally:
+            sending.cancel()
+            await asyncio.wait([sending])
+            there.close()
+            await stream.close()
 
     return asyncio.run(read())
+
+
+async def send_all(there: socket.socket, data: bytes) -> None:
+    await asyncio.get_running_loop().sock_sendall(there, data)
+    there.shutdown(socket.SHUT_WR)
+
+
+def framed(frame: bytes) -> bytes:
+    return len(frame).to_bytes(HEADER_BYTES, "big") + frame
 
 
 # --- the table
@@ -271,6 +273,13 @@ RECORDS: dict[str, Format] = {
     ),
     "stored record": Format(
         values=st.binary(max_size=discovery.MAX_RECORD_BYTES), encode=msgpack.packb, decode=read_stored
+    ),
+    "handshake": Format(
+        values=st.builds(handshake.Handshake, protocol_version=COUNTS, run_id=HASHES, client_version=TEXTS),
+        encode=handshake.Handshake.encode,
+        decode=handshake.Handshake.decode,
+        limit_bytes=handshake.MAX_HANDSHAKE_BYTES,
+        covers=("Handshake",),
     ),
     "reachability question": Format(
         values=st.integers(0, 65535),
@@ -329,7 +338,7 @@ RECORDS: dict[str, Format] = {
     ),
     "frames": Format(
         values=blob_lists,
-        encode=lambda frames: b"".join(len(frame).to_bytes(HEADER_BYTES, "big") + frame for frame in frames),
+        encode=lambda frames: b"".join(map(framed, frames)),
         decode=read_frames,
         refusals=(RecordError, StreamLost),
         form="none",

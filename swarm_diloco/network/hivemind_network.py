@@ -1,11 +1,10 @@
 """The network over hivemind: streams through p2pd, discovery through its DHT, all in one asyncio program.
 
-Only this module and p2p_daemon import hivemind; that takes seconds, so import them late.
+This module, p2p_daemon, directory and record_storage import hivemind; that takes seconds, so import them late.
 """
 
 import asyncio
 import contextlib
-import random
 import re
 import statistics
 import time
@@ -13,24 +12,24 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hivemind.dht.node import DHTNode
-from hivemind.p2p.p2p_daemon_bindings.datastructures import PeerID
-from hivemind.proto import dht_pb2
-from hivemind.utils.timed_storage import MAX_DHT_TIME_DISCREPANCY_SECONDS, TimedStorage
-
-from swarm_diloco.errors import NetworkError, PeerUnreachable, SwarmDilocoError
+from swarm_diloco.errors import NetworkError, PeerUnreachable, RecordError, RunRefused, SwarmDilocoError
 from swarm_diloco.network.addresses import Address, parse, parse_announced, usable
-from swarm_diloco.network.discovery import MAX_RECORD_BYTES, OwnersOnly, record_key, record_keys
+from swarm_diloco.network.dialling import Dialler
+from swarm_diloco.network.directory import Directory
+from swarm_diloco.network.discovery import MAX_LIFETIME_SECONDS, MAX_RECORD_BYTES, OwnersOnly
 from swarm_diloco.network.framed_stream import FramedStream
+from swarm_diloco.network.handshake import HANDSHAKE_PROTOCOL, Handshake, shake_hands, show
 from swarm_diloco.network.identity import Identity
 from swarm_diloco.network.interface import Handler
 from swarm_diloco.network.p2p_daemon import Daemon, DaemonSettings, read_stream_info
 from swarm_diloco.network.probing import check_free, why_silent
 from swarm_diloco.network.reachability import REACH_PROTOCOL, answer_as_judge, ask_judge
 from swarm_diloco.network.runtime_folder import RuntimeFolder
+from swarm_diloco.network.upkeep import UPKEEP_SECONDS, Upkeep
 
 T = TypeVar("T")
 
@@ -39,8 +38,8 @@ DHT_SECONDS = 15.0  # for one store or look-up: a few round trips, each given up
 FIRST_MESSAGE_SECONDS = 10.0  # for p2pd to say whose incoming stream it is
 CLOSE_SECONDS = 5.0
 LEAST_STEP_SECONDS = 0.001  # between the expiries of two announcements
+MAX_CLOCK_SECONDS = 3.0  # that clocks may differ: hivemind's nodes refuse more
 MAX_INCOMING_STREAMS = 1024
-MAX_REMEMBERED_PEERS = 4096
 NUM_THREADS = 4  # for run_blocking
 RETRY_SECONDS = 0.2  # two peers that dial each other at once may both fail (measured); then one is first
 ED25519_PEER = re.compile(r"12D3KooW[1-9A-HJ-NP-Za-km-z]{44}")
@@ -51,13 +50,15 @@ class HivemindNetwork:
 
     def __init__(self, identity: Identity, run_id: bytes, settings: DaemonSettings) -> None:
         self._identity, self._run_id, self._settings = identity, run_id, settings
+        self._handshake = Handshake(run_id=run_id, client_version=version("swarm-diloco"))
         self._daemon = Daemon(settings, self._accept)
-        self._dht: Any = None  # a DHTNode
+        self._dialler = Dialler(self._daemon, identity.peer)
+        self._directory: Directory | None = None
+        self._upkeep: Upkeep | None = None
+        self._upkeep_task: asyncio.Task[None] | None = None
         self._handlers: dict[str, Handler] = {}
         self._addresses: tuple[str, ...] = ()
         self._expires_at = 0.0  # of the last announcement, on the wall clock
-        self._initial: list[Address] = []
-        self._remembered: dict[str, tuple[str, ...]] = {}
         self._incoming: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._dialled: weakref.WeakSet[FramedStream] = weakref.WeakSet()
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="blocking")
@@ -76,11 +77,13 @@ class HivemindNetwork:
         initial_peers: Sequence[str] = (),  # multiaddrs with /p2p/
         client_mode: bool,  # cannot be dialled: listens nowhere and serves no DHT
         start_timeout_seconds: float = 30.0,
+        upkeep_seconds: float = UPKEEP_SECONDS,
     ) -> AsyncIterator["HivemindNetwork"]:
         """Join, and leave at the end of the block; nothing is left behind however it ends.
 
-        Raises ValueError for an address of a wrong form, and NetworkError: a port in use, no initial peer that answers
-        (one line an address), a clock that is off, a start that takes too long.
+        Raises ValueError for an address of a wrong form, RunRefused naming what differs when the only initial peers
+        that answer are of another protocol version or run, and NetworkError: a port in use, no initial peer that
+        answers (one line an address), a clock that is off, a start that takes too long.
         """
         for address in map(parse, () if client_mode else listen):
             check_free(address)
@@ -99,14 +102,14 @@ class HivemindNetwork:
             )
             network = cls(identity, run_id, settings)
             try:
-                await network._join(initial, start_timeout_seconds)
+                await network._join(initial, start_timeout_seconds, upkeep_seconds)
                 yield network
             finally:
                 await _to_the_end(network._close())
         finally:
             folder.remove()
 
-    async def _join(self, initial: Sequence[Address], timeout_seconds: float) -> None:
+    async def _join(self, initial: Sequence[Address], timeout_seconds: float, upkeep_seconds: float) -> None:
         try:
             async with asyncio.timeout(timeout_seconds):
                 await self._daemon.start()
@@ -114,78 +117,74 @@ class HivemindNetwork:
                     raise NetworkError("p2pd runs with another identity than ours")
                 self._addresses = tuple(self._settings.announce or await self._listening())
                 await self.serve(REACH_PROTOCOL, answer_as_judge)  # type: ignore[arg-type]  # ours are FramedStreams
-                self._initial = await self._connect_initial(initial)
-                self._dht = await self._start_dht()
-                await self._check_clock()
+                await self.serve(HANDSHAKE_PROTOCOL, partial(show, own=self._handshake))
+                self._directory = await Directory.start(
+                    self._daemon,
+                    self._run_id,
+                    OwnersOnly(self._identity, self._run_id),
+                    client_mode=self._settings.client_mode,
+                )
+                others = [address for address in initial if address.peer not in (None, self.peer)]
+                answering = await self._connect_initial(others)
+                await self._check_clock(self._directory, answering)
+                await asyncio.gather(*map(self._directory.meet, answering))
+                await self._directory.refresh()
+                self._upkeep = Upkeep(self._dialler, self._directory, _peers_of(others), upkeep_seconds)
+                self._upkeep_task = asyncio.create_task(self._upkeep.run())
         except TimeoutError as error:
             raise NetworkError(f"the network did not start in {timeout_seconds:g} s") from error
 
     async def _listening(self) -> Sequence[str]:
         return () if self._settings.client_mode else [str(at) for at in usable(await self._daemon.addresses())]
 
-    async def _connect_initial(self, initial: Sequence[Address]) -> list[Address]:
-        """Those that answer. Raises NetworkError, one line an address, when there are some and none does."""
-        others = [address for address in initial if address.peer != self.peer]
-        reasons = await asyncio.gather(*(self._why_no_peer(address) for address in others))
-        good = [address for address, reason in zip(others, reasons, strict=True) if reason is None]
+    async def _connect_initial(self, others: Sequence[Address]) -> list[str]:
+        """Those that answer. Raises RunRefused or PeerUnreachable, one line an address, when none of some does."""
+        for peer in _peers_of(others):
+            self._dialler.remember(peer, [address.place for address in others if address.peer == peer])
+        errors = await asyncio.gather(*(self._why_no_peer(address) for address in others))
+        good = _peers_of([address for address, error in zip(others, errors, strict=True) if error is None])
         if others and not good:
-            lines = [f"  {address}: {reason}" for address, reason in zip(others, reasons, strict=True)]
-            raise PeerUnreachable("no peer of this run answers:\n" + "\n".join(lines))
+            lines = [f"  {address}: {error}" for address, error in zip(others, errors, strict=True)]
+            kind = RunRefused if any(isinstance(error, RunRefused) for error in errors) else PeerUnreachable
+            raise kind("no peer of this run answers:\n" + "\n".join(lines))
         return good
 
-    async def _why_no_peer(self, address: Address) -> str | None:
+    async def _why_no_peer(self, address: Address) -> SwarmDilocoError | None:
         assert address.peer is not None
-        reason = await why_silent(address, timeout_seconds=ADDRESS_SECONDS)
-        if reason is not None:
-            return reason
+        silence = await why_silent(address, timeout_seconds=ADDRESS_SECONDS)
+        if silence is not None:
+            return PeerUnreachable(silence)
         try:
             async with asyncio.timeout(ADDRESS_SECONDS):
                 await self._daemon.connect(address.peer, [address.place])
         except TimeoutError:
-            return f"takes connections, but did not answer as a peer in {ADDRESS_SECONDS:g} s"
+            return PeerUnreachable(f"takes connections, but did not answer as a peer in {ADDRESS_SECONDS:g} s")
         except PeerUnreachable as error:
             for found in ED25519_PEER.findall(str(error)):  # p2pd has no code for it, only words; else the words
                 if found not in (address.peer, self.peer):
-                    return f"reached the host, but it is a different peer, {found}: ask for a new invite"
-            return f"takes connections, but is not that peer ({error})"
+                    return PeerUnreachable(
+                        f"reached the host, but it is a different peer, {found}: ask for a new invite"
+                    )
+            return PeerUnreachable(f"takes connections, but is not that peer ({error})")
+        try:
+            await shake_hands(self, address.peer, self._handshake, timeout_seconds=ADDRESS_SECONDS)
+        except RunRefused as error:
+            return error
+        except (NetworkError, RecordError) as error:
+            return PeerUnreachable(f"is a peer that does not say which run it is in ({error})")
         return None
 
-    async def _start_dht(self) -> Any:
-        return await DHTNode.create(
-            self._daemon,
-            initial_peers=[str(address) for address in self._initial],
-            client_mode=self._settings.client_mode,
-            cache_locally=False,
-            cache_nearest=0,
-            cache_on_store=False,
-            record_validator=OwnersOnly(self._identity),
-            ensure_bootstrap_success=False,  # its checks come with a traceback; ours are _connect_initial, _check_clock
-            strict=False,
-        )
-
-    async def _check_clock(self) -> None:
-        """Raises NetworkError if all initial peers that tell the time tell another than ours."""
-        answers = await asyncio.gather(*map(self._clock_offset, self._initial))
+    async def _check_clock(self, directory: Directory, peers: Sequence[str]) -> None:
+        """Raises NetworkError if all of the peers that tell the time tell another than ours."""
+        answers = await asyncio.gather(*map(directory.clock_offset, peers))
         offsets = [offset for offset in answers if offset is not None]
-        if offsets and all(abs(offset) > MAX_DHT_TIME_DISCREPANCY_SECONDS for offset in offsets):
+        if offsets and all(abs(offset) > MAX_CLOCK_SECONDS for offset in offsets):
             offset = statistics.median(offsets)
             raise NetworkError(
                 f"this computer's clock is {abs(offset):.0f} s {'behind' if offset > 0 else 'ahead of'} the swarm's, "
-                f"and at most {MAX_DHT_TIME_DISCREPANCY_SECONDS} s are allowed. Set it, on Linux with: "
+                f"and at most {MAX_CLOCK_SECONDS:g} s are allowed. Set it, on Linux with: "
                 "sudo timedatectl set-ntp true"
             )
-
-    async def _clock_offset(self, address: Address) -> float | None:
-        """The peer's clock minus ours, in seconds, less what the way there may explain."""
-        asked_at = time.time()
-        try:
-            async with asyncio.timeout(ADDRESS_SECONDS):
-                stub = self._dht.protocol.get_stub(PeerID.from_base58(address.peer))
-                answer = await stub.rpc_ping(dht_pb2.PingRequest(validate=False))
-        except Exception:  # hivemind gives whatever the peer's handler raised; who does not tell the time is not asked
-            return None
-        told: float = answer.dht_time
-        return told - min(max(told, asked_at), time.time()) if told else None
 
     async def _close(self) -> None:
         tasks = list(self._incoming)
@@ -195,8 +194,12 @@ class HivemindNetwork:
             stream.break_("this network is closed")
         for task in tasks:
             task.cancel()
-        if self._dht is not None:
-            self._dht.is_alive = False  # its shutdown asks p2pd, which we end anyhow, and may wait for ever
+        if self._upkeep_task is not None:
+            self._upkeep_task.cancel()
+        if self._upkeep is not None:
+            self._upkeep.close()
+        if self._directory is not None:
+            self._directory.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
         await self._daemon.stop()
         if tasks:
@@ -236,6 +239,7 @@ class HivemindNetwork:
         except (TimeoutError, OSError, asyncio.IncompleteReadError):
             writer.transport.abort()
             return
+        self._note(peer, protocol)
         stream = FramedStream(peer, reader, writer, address)
         try:
             await self._handlers[protocol](stream)
@@ -252,17 +256,21 @@ class HivemindNetwork:
             raise ValueError("a peer does not dial itself")
         try:
             async with asyncio.timeout(timeout_seconds):
-                addresses = self._remembered.get(peer, ())
-                if addresses:
-                    with contextlib.suppress(PeerUnreachable, TimeoutError):
-                        async with asyncio.timeout(timeout_seconds / 2):
-                            await self._daemon.connect(peer, addresses)
+                with contextlib.suppress(PeerUnreachable, TimeoutError):
+                    async with asyncio.timeout(timeout_seconds / 2):
+                        await self._dialler.connect(peer)
                 reader, writer = await self._open_stream(peer, protocol)
         except TimeoutError as error:
             raise PeerUnreachable(f"{peer} did not answer in {timeout_seconds:g} s") from error
+        self._note(peer, protocol)
         stream = FramedStream(peer, reader, writer)
         self._dialled.add(stream)
         return stream
+
+    def _note(self, peer: str, protocol: str) -> None:
+        """Whoever speaks a protocol of the run belongs into its DHT; before the handshake it may be of another."""
+        if self._upkeep is not None and protocol != HANDSHAKE_PROTOCOL:
+            self._upkeep.spoke_with(peer)
 
     async def _open_stream(self, peer: str, protocol: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         try:
@@ -273,60 +281,37 @@ class HivemindNetwork:
 
     def remember(self, peer: str, addresses: Sequence[str]) -> None:
         """Addresses that cannot be parsed are left out; of too many peers the longest known is forgotten."""
-        self._remembered.pop(peer, None)
-        places = tuple(address.place for address in usable(addresses))
-        if places and peer != self.peer:
-            self._remembered[peer] = places
-        if len(self._remembered) > MAX_REMEMBERED_PEERS:
-            del self._remembered[next(iter(self._remembered))]
+        self._dialler.remember(peer, addresses)
 
     def addresses(self) -> Sequence[str]:
         return self._addresses
 
     async def announce(self, record: bytes, *, lifetime_seconds: float) -> None:
-        """Also greets an initial and two remembered peers, so that a DHT that fell apart grows together again."""
+        """Raises ValueError for a record or a lifetime that nobody would take, NetworkError once p2pd is gone."""
         if len(record) > MAX_RECORD_BYTES:
             raise ValueError(f"a record has at most {MAX_RECORD_BYTES} bytes, not {len(record)}")
-        self._check_alive()
-        await self._greet()
+        if not 0 < lifetime_seconds < MAX_LIFETIME_SECONDS:
+            raise ValueError(f"a record lives for less than {MAX_LIFETIME_SECONDS:g} s, not {lifetime_seconds:g}")
+        directory, upkeep = self._running()
+        if directory.num_known == 0:
+            await upkeep.once()
         # The DHT takes a value only if it expires later than the one before.
         self._expires_at = max(time.time() + lifetime_seconds, self._expires_at + LEAST_STEP_SECONDS)
         with contextlib.suppress(TimeoutError):  # the next announcement tries again
             async with asyncio.timeout(DHT_SECONDS):
-                key = record_key(self._run_id, self.peer)
-                await self._dht.store(key, record, self._expires_at, subkey=self.peer)
-
-    def _check_alive(self) -> None:
-        if self.died.is_set():
-            raise NetworkError("p2pd, the network's own process, has ended")
-
-    async def _greet(self) -> None:
-        known = {address.peer: [address.place] for address in self._initial if address.peer is not None}
-        chosen = random.sample(sorted(known), min(1, len(known)))
-        chosen += random.sample(sorted(self._remembered), min(2, len(self._remembered)))
-        places = {**self._remembered, **known}
-
-        async def greet(peer: str) -> None:
-            with contextlib.suppress(TimeoutError, PeerUnreachable):
-                async with asyncio.timeout(ADDRESS_SECONDS):
-                    await self._daemon.connect(peer, places[peer])
-                    await self._dht.protocol.call_ping(PeerID.from_base58(peer))
-
-        await asyncio.gather(*map(greet, chosen))
+                await directory.publish(self.peer, record, self._expires_at)
+        self._running()
 
     async def discover(self) -> Mapping[str, bytes]:
-        self._check_alive()
-        futures = await self._dht.get_many(
-            record_keys(self._run_id), sufficient_expiration_time=float("inf"), return_futures=True
-        )
-        await asyncio.wait(futures.values(), timeout=DHT_SECONDS)
-        found: dict[str, bytes] = {}
-        for future in futures.values():
-            answer = future.result() if future.done() and not future.cancelled() else None
-            future.cancel()
-            if answer is not None and isinstance(answer.value, dict):
-                found |= {peer: entry.value for peer, entry in answer.value.items()}  # OwnersOnly has checked the types
-        return found
+        directory, _ = self._running()
+        return await directory.look_up(DHT_SECONDS)
+
+    def _running(self) -> tuple[Directory, Upkeep]:
+        if self.died.is_set():
+            raise NetworkError("p2pd, the network's own process, has ended")
+        assert self._directory is not None
+        assert self._upkeep is not None
+        return self._directory, self._upkeep
 
     async def run_blocking(self, function: Callable[..., T], *args: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, partial(function, *args))
@@ -352,17 +337,6 @@ async def _to_the_end(closing: Coroutine[Any, Any, None]) -> None:
         raise cancelled
 
 
-def _keep_newer_values() -> None:
-    """Mend hivemind's storage, which on being offered an older value forgets the newer one at the older's expiry."""
-    store = TimedStorage.store
-
-    def store_if_newer(storage: Any, key: Any, value: Any, expiration_time: float) -> bool:
-        held = storage.data.get(key)
-        if held is not None and held.expiration_time >= expiration_time:
-            return False
-        return bool(store(storage, key, value, expiration_time))
-
-    TimedStorage.store = store_if_newer
-
-
-_keep_newer_values()
+def _peers_of(addresses: Sequence[Address]) -> list[str]:
+    """Whom they lead to, each once, in order."""
+    return list(dict.fromkeys(address.peer for address in addresses if address.peer is not None))

@@ -181,6 +181,12 @@ class Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
         connect = p2pd_pb2.ConnectRequest(peer=PeerID.from_base58(peer).to_bytes(), addrs=binary)
         await self._ask(p2pd_pb2.Request(type=p2pd_pb2.Request.CONNECT, connect=connect))
 
+    async def connections(self, peer: str) -> list[str]:
+        """The other ends of the open connections to a peer, as multiaddrs."""
+        answer = await self._ask(p2pd_pb2.Request(type=p2pd_pb2.Request.LIST_PEERS))
+        peer_id = PeerID.from_base58(peer).to_bytes()
+        return [text for found in answer.peers if found.id == peer_id for text in multiaddr_texts(found.addrs)]
+
     async def open_stream(self, peer: str, protocol: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Raises PeerUnreachable."""
         stream_open = p2pd_pb2.StreamOpenRequest(peer=PeerID.from_base58(peer).to_bytes(), proto=[protocol])

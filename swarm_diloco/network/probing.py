@@ -43,8 +43,7 @@ async def why_silent(address: Address, *, timeout_seconds: float) -> str | None:
     """None when something accepts a TCP connection there, else the reason in a few words."""
     try:
         async with asyncio.timeout(timeout_seconds):
-            host = address.host if address.kind in ("ip4", "ip6") else await _resolve(address)
-            _, writer = await asyncio.open_connection(host, address.port)
+            _, writer = await open_connection(address)
     except TimeoutError:
         return f"no answer in {timeout_seconds:g} s (machine off, or a firewall drops it)"
     except socket.gaierror:
@@ -57,6 +56,12 @@ async def why_silent(address: Address, *, timeout_seconds: float) -> str | None:
     with contextlib.suppress(OSError):
         await writer.wait_closed()
     return None
+
+
+async def open_connection(address: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Plain TCP to where the address points. Raises OSError."""
+    host = address.host if address.kind in ("ip4", "ip6") else await _resolve(address)
+    return await asyncio.open_connection(host, address.port)
 
 
 async def _resolve(address: Address) -> str:

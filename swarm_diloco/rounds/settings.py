@@ -8,8 +8,7 @@ from swarm_diloco.diloco.fragments import ParameterLayout
 from swarm_diloco.diloco.ledger import MAX_PARTS, MAX_TOKENS
 from swarm_diloco.diloco.outer_optimizer import OuterSettings
 from swarm_diloco.diloco.schedule import ScheduleSettings
-
-PROTOCOL_VERSION = 1
+from swarm_diloco.network.handshake import PROTOCOL_VERSION
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +83,6 @@ async def test_one_initial_peer_that_answers_is_enough(
 async def test_a_wrong_clock_is_said_in_plain_words(
     tmp_path: Path, nothing_left: None, offset_seconds: float, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import time
-
     async with network_in(tmp_path) as other:
         monkeypatch.setattr("hivemind.dht.protocol.get_dht_time", lambda: time.time() + offset_seconds)
         with pytest.raises(NetworkError, match=f"clock is {words}"):
@@ -150,10 +149,10 @@ async def test_nobody_writes_under_anothers_name_in_the_dht(tmp_path: Path, noth
 
     async with network_in(tmp_path) as owner, network_in(tmp_path, initial_peers=[address_of(owner)]) as forger:
         await owner.announce(b"true", lifetime_seconds=60)
-        node: DHTNode = forger._dht
+        node: DHTNode = forger._directory._node
         node.protocol.record_validator = None
-        key, until = record_key(bytes(32), owner.peer), 2**40
-        stored = await node.store(key, b"false", float(until), subkey=owner.peer, exclude_self=True)
+        key, until = record_key(bytes(32), owner.peer), time.time() + 1000
+        stored = await node.store(key, b"false", until, subkey=owner.peer, exclude_self=True)
         assert not stored
         assert dict(await owner.discover()) == {owner.peer: b"true"}
 
@@ -183,22 +182,3 @@ async def test_hiveminds_own_program_joins_and_lists_us(tmp_path: Path, nothing_
         left = psutil.wait_procs(family, timeout=WAIT_SECONDS)[1]
         for process in left:
             process.kill()
-
-
-def test_storage_keeps_the_newer_value_until_its_own_expiry() -> None:
-    """hivemind's own forgets it when the older one, offered later, would have expired."""
-    import time
-
-    from hivemind.utils.timed_storage import TimedStorage
-
-    import swarm_diloco.network.hivemind_network  # noqa: F401 - mends hivemind
-
-    storage: Any = TimedStorage()
-    now = time.time()
-    assert storage.store("key", "newer", now + 1000)
-    assert not storage.store("key", "older", now + 500)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hivemind.utils.timed_storage.get_dht_time", lambda: now + 700)
-        storage.store("another", "value", now + 2000)
-        assert storage.get("key") == ("newer", now + 1000)
-    assert storage.store("key", "newest", now + 3000)
