@@ -141,8 +141,15 @@ class Butterfly:
         self._begun = asyncio.Event()  # the first plan's reductions stand
 
     async def run(self) -> None:
-        """Work until cancelled."""
-        await self._tasks.run(self._begin())
+        """Work until cancelled. Parts are then let go, also when somebody still refers to this object."""
+        try:
+            await self._tasks.run(self._begin())
+        finally:
+            self._encoded = None
+            self._exchanges.clear()  # a cancelled task refers to its frames, and these to us
+            for reduction in self._reductions.values():
+                reduction.is_closed = True
+                reduction.inputs.clear()
 
     async def _begin(self) -> None:
         if self._plan is not None:

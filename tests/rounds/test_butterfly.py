@@ -1,6 +1,8 @@
 """Parts on the move: the weighted mean of what came whole, the same bytes for all, whoever dies or lies on the way."""
 
 import asyncio
+import gc
+import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -38,6 +40,7 @@ class Member:
     sealed: list[Sealed] = field(default_factory=list)
     held: set[bytes] = field(default_factory=set)
     running: asyncio.Task[None] | None = None
+    encoded: list[bytes] | None = None
 
     @property
     def peer(self) -> str:
@@ -49,13 +52,14 @@ async def join(
 ) -> Member:
     network = world.network(identity(name), link or LinkSettings())
     parts, sealed, held = PartStore(folder / name), [], set()
+    encoded = None if delta is None else encode_parts(RULES, 0, delta)
     butterfly = Butterfly(
         network,
         RULES,
         round_=1,
         ballot=0,
         prev=PREV,
-        encoded=None if delta is None else encode_parts(RULES, 0, delta),
+        encoded=encoded,
         parts=parts,
         traffic=Traffic(),
         on_sealed=sealed.append,
@@ -67,7 +71,7 @@ async def join(
         await butterfly.accept(stream)
 
     await network.serve(RULES.parts_protocol, accept)
-    member = Member(name, network, butterfly, parts, sealed, held)
+    member = Member(name, network, butterfly, parts, sealed, held, encoded=encoded)
     member.running = asyncio.create_task(butterfly.run())
     return member
 
@@ -231,6 +235,35 @@ def test_a_part_that_came_before_the_reducers_first_step_counts(tmp_path: Path) 
         await stop([member])
 
     run_virtual(scenario, seed=1, limit_seconds=60)
+
+
+def test_an_exchange_that_is_over_keeps_no_part(tmp_path: Path) -> None:
+    """At once, without a collection of cyclic garbage: parts may be most of a peer's memory."""
+
+    async def scenario(world: SimulatedWorld) -> None:
+        slow = LinkSettings(up_bytes_per_second=20_000)
+        members = [await join(world, tmp_path, f"peer {i}", normal_values(i), slow) for i in range(3)]
+        for member in members:
+            member.butterfly.follow_plan(plan_of(members, [100, 100, 100]))
+        while not members[0].held:
+            await asyncio.sleep(0.01)
+        assert len(members[0].held) < NUM_PARTS  # in the middle of it
+        assert members[0].running is not None
+        members[0].running.cancel()
+        await asyncio.wait({members[0].running})
+        mine = members[0].encoded
+        assert mine is not None
+        butterfly = members[0].butterfly  # still there
+        assert {sys.getrefcount(part) for part in mine} == {sys.getrefcount(part) for part in [bytes(100)]}
+        assert sys.getrefcount(mine) == 3  # the member's, this function's and the call's
+        assert butterfly.refused == {}
+        await stop(members)
+
+    gc.disable()
+    try:
+        run_virtual(scenario, seed=1, limit_seconds=60)
+    finally:
+        gc.enable()
 
 
 def frame_of(part: int, data: bytes, attempt: int = 0) -> bytes:
