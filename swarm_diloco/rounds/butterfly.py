@@ -286,7 +286,7 @@ class Butterfly:
         while frame := await stream.receive(timeout_seconds=self._limit + HELLO_SECONDS):
             part = PartFrame.decode(frame)
             key = (part.part, part.attempt)
-            reduction = self._reductions.get(key)
+            reduction = await self._reduction(key)
             if reduction is None or stream.peer not in reduction.senders or key in taken:
                 raise RecordError(f"part {part.part}, attempt {part.attempt}: not planned here, or sent twice")
             taken.add(key)
@@ -295,6 +295,16 @@ class Butterfly:
             if not reduction.is_closed:
                 reduction.inputs.setdefault(stream.peer, part.data)
                 self._close_if_complete(key)
+
+    async def _reduction(self, key: Key) -> _Reduction | None:
+        """The part may be a second attempt whose plan the sender has got a moment before this peer."""
+        assert self._plan is not None
+        part, attempt = key
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._rules.rounds.silence_seconds):
+                while part < len(self._plan.parts) and attempt > self._plan.parts[part].attempt:
+                    await self._planned_more.wait()
+        return self._reductions.get(key)
 
     async def _send_results(self, stream: Stream, ready: asyncio.Queue[Key]) -> None:
         while True:

@@ -406,6 +406,32 @@ def test_a_second_stream_to_a_reducer_brings_what_is_new_though_it_repeats_what_
     run_virtual(scenario, seed=1, limit_seconds=20)
 
 
+@pytest.mark.parametrize("late", range(2))
+def test_a_second_attempts_part_counts_though_it_comes_before_the_reducers_own_plan(tmp_path: Path, late: int) -> None:
+    """Whether its sender still has the stream of the first attempt, or dials anew."""
+    deltas = [normal_values(seed) for seed in range(2)]
+
+    async def scenario(world: SimulatedWorld) -> None:
+        members = [await join(world, tmp_path, f"peer {i}", deltas[i]) for i in range(2)]
+        gone = world.network(identity("gone")).peer
+        first = plan_of(members, [100, 100], reducers=[0])
+        planned = (PlannedPart(2, 0, member_bitmap([0, 1])), *first.parts[1:])
+        first = replace(first, members=(*first.members, (gone, 0)), parts=planned)
+        for member in members:
+            member.butterfly.follow_plan(first)
+        await asyncio.sleep(late)
+        planned = (PlannedPart(0, 1, member_bitmap([0, 1])), *first.parts[1:])
+        for member in reversed(members):
+            member.butterfly.follow_plan(replace(first, parts=planned))
+            await asyncio.sleep(1)
+        await until_all_hold(members)
+        assert [seal.senders for seal in members[0].sealed] == [member_bitmap([0, 1])] * NUM_PARTS
+        assert members[0].butterfly.refused == {}
+        await stop(members)
+
+    run_virtual(scenario, seed=1, limit_seconds=60)
+
+
 def test_an_averaged_part_that_cannot_be_one_is_not_held() -> None:
     size = RULES.part_sizes(0)[0]
     check_result(RULES, 0, 0, RULES.download.encode(torch.ones(size)))
