@@ -26,7 +26,7 @@ from swarm_diloco.network.framed_stream import HEADER_BYTES, FramedStream
 from swarm_diloco.network.identity import Identity
 from swarm_diloco.network.interface import MAX_FRAME_BYTES
 from swarm_diloco.network.messages import MAX_BALLOT, Beat
-from swarm_diloco.rounds import butterfly, library
+from swarm_diloco.rounds import library, part_frame, parts_stream
 from swarm_diloco.rounds.forks import Fork
 from swarm_diloco.rounds.snapshot import CHUNK_BYTES, MAX_INDEX_BYTES, SnapshotIndex
 
@@ -288,18 +288,24 @@ RECORDS: dict[str, Format] = {
         limit_bytes=reachability.MAX_MESSAGE_BYTES,
     ),
     "parts hello": Format(
-        values=st.builds(butterfly.Hello, COUNTS, st.integers(0, MAX_BALLOT), HASHES),
-        encode=butterfly.Hello.encode,
-        decode=butterfly.Hello.decode,
+        values=st.builds(parts_stream.Hello, COUNTS, st.integers(0, MAX_BALLOT), HASHES),
+        encode=parts_stream.Hello.encode,
+        decode=parts_stream.Hello.decode,
         limit_bytes=256,
         covers=("Hello",),
     ),
     "part frame": Format(
-        values=st.builds(butterfly.PartFrame, st.integers(0, ledger.MAX_PARTS), st.integers(0, 255), blobs),
-        encode=butterfly.PartFrame.encode,
-        decode=butterfly.PartFrame.decode,
+        values=st.builds(part_frame.PartFrame, st.integers(0, ledger.MAX_PARTS), st.integers(0, 255), blobs),
+        encode=part_frame.PartFrame.encode,
+        decode=part_frame.PartFrame.decode,
         limit_bytes=MAX_FRAME_BYTES,
         covers=("PartFrame",),
+    ),
+    "parts acknowledged": Format(
+        values=COUNTS,
+        encode=parts_stream.encode_ack,
+        decode=parts_stream.decode_ack,
+        limit_bytes=parts_stream.MAX_ACK_BYTES,
     ),
     "head answer": Format(
         values=st.tuples(values_of(ledger.Head), st.integers(0, ledger.MAX_DURATION_MS)),

@@ -3,55 +3,33 @@
 A member opens one two-way stream to each reducer: its encoded parts go out on it, the averaged parts come back. A
 reducer keeps what comes encoded, closes a part when all planned senders are in or gone or time is up, sums in plan
 order, encodes **once**, and sends the same bytes to all; its own value is decoded from those bytes too.
-
-Frames: the dialler's first is [1, round, ballot, D_{r−1}]; then [part, attempt, hash, bytes] both ways; it ends with an
-empty frame, after which the reducer may close. An end of stream before that is a failure, and dialled again.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from swarm_diloco.diloco.aggregate import aggregate
 from swarm_diloco.diloco.ledger import is_in_bitmap, member_bitmap
-from swarm_diloco.diloco.records import pack, unpack
 from swarm_diloco.diloco.schedule import fragment_of_round
 from swarm_diloco.errors import NetworkError, RecordError
 from swarm_diloco.network.interface import Network, Stream
-from swarm_diloco.network.messages import MAX_BALLOT, Plan, Sealed
+from swarm_diloco.network.messages import Plan, Sealed
+from swarm_diloco.rounds.line import Line
 from swarm_diloco.rounds.log import PartStore
 from swarm_diloco.rounds.part_frame import PartFrame
+from swarm_diloco.rounds.part_sender import Key, PartSender
+from swarm_diloco.rounds.parts_stream import MAX_ACK_BYTES, Hello, decode_ack
 from swarm_diloco.rounds.settings import RunRules
 from swarm_diloco.rounds.tasks import Tasks, until_first
 
-HELLO_VERSION = 1
 HELLO_SECONDS = 10.0
 DIAL_TRIES = 3
 RETRY_SECONDS = 0.5
-LEAST_SENDING_SECONDS = 0.05  # for a rate to be measured
-LEAST_SENT_BYTES = 2**16
+LATE_SECONDS = 1.0  # a timer so late says that this peer was asleep
 CODEC_ROOM = 2.0  # a mean is no longer than the longest contribution; its codec may add a little
-
-Key = tuple[int, int]  # part, attempt
-
-
-@dataclass(frozen=True, slots=True)
-class Hello:
-    round: int
-    ballot: int
-    prev: bytes
-
-    def encode(self) -> bytes:
-        return pack([HELLO_VERSION, self.round, self.ballot, self.prev])
-
-    @classmethod
-    def decode(cls, data: bytes) -> "Hello":
-        fields = unpack(data, "parts hello", limit_bytes=256)
-        fields.version(HELLO_VERSION)
-        hello = cls(fields.integer(), fields.integer(maximum=MAX_BALLOT), fields.hash_())
-        fields.end()
-        return hello
 
 
 @dataclass(slots=True)
@@ -59,6 +37,7 @@ class _Reduction:
     """One part that this peer averages."""
 
     senders: set[str]
+    awaited: set[str]
     inputs: dict[str, bytes] = field(default_factory=dict)
     is_closed: bool = False
 
@@ -69,39 +48,15 @@ class Traffic:
 
     sent_bytes: int = 0
     received_bytes: int = 0
-    sending_seconds: float = 0.0  # in which at least one frame was on its way out
-    _num_sending: int = 0
-    _since: float = 0.0
-
-    @asynccontextmanager
-    async def sending(self, num_bytes: int) -> AsyncIterator[None]:
-        """Around the sending of one frame. Sends at the same time share the line: their seconds count once."""
-        loop = asyncio.get_running_loop()
-        if not self._num_sending:
-            self._since = loop.time()
-        self._num_sending += 1
-        try:
-            yield
-            self.sent_bytes += num_bytes
-        finally:
-            self._num_sending -= 1
-            if not self._num_sending:
-                self.sending_seconds += loop.time() - self._since
-
-    @property
-    def upload_kilobits(self) -> int | None:
-        """A second; None if too little was sent to say."""
-        if self.sending_seconds < LEAST_SENDING_SECONDS or self.sent_bytes < LEAST_SENT_BYTES:
-            return None
-        return int(self.sent_bytes * 8 / 1000 / self.sending_seconds)
+    line: Line = field(default_factory=Line)
 
 
 class Butterfly:
     """One member's share of the exchange of one ballot, from its first plan until the round is decided.
 
     `encoded` are this member's parts, or None without a contribution. `on_sealed` is called for each part averaged
-    here, `on_held` for each averaged part whose bytes are here now (in `parts`). Cancelling `run` ends all. Plans are
-    checked by the caller.
+    here, `on_held` for each averaged part whose bytes are here now (in `parts`). Nobody waits for the parts of a
+    `doubtful` sender. Cancelling `run` ends all. Plans are checked by the caller.
     """
 
     def __init__(
@@ -117,7 +72,11 @@ class Butterfly:
         traffic: Traffic,
         on_sealed: Callable[[Sealed], None],
         on_held: Callable[[bytes], None],
+        doubtful: Collection[str] = (),
+        coordinator: str | None = None,
     ) -> None:
+        self.in_vain: set[str] = set()  # senders that this peer waited for as a reducer until a part's end
+        self.delivered: set[str] = set()  # and those of which all came that was planned; of a doubtful one, something
         self.refused: dict[str, str] = {}  # sender -> why its part was not taken
         self._network = network
         self._rules = rules
@@ -128,17 +87,22 @@ class Butterfly:
         self._traffic = traffic
         self._on_sealed = on_sealed
         self._on_held = on_held
+        self._doubtful = doubtful
+        self.coordinator = coordinator
         self._plan: Plan | None = None
+        self.slow: set[str] = set()  # planned for some parts only
         self._gone: set[str] = set()
         self._reductions: dict[Key, _Reduction] = {}
         self._sealed: dict[Key, bytes] = {}  # averaged here or received -> its hash
         self._to_send: dict[str, list[Key]] = {}  # reducer -> what is planned to go there
-        self._planned_more = asyncio.Event()  # replaced at each plan
+        self._senders: dict[str, PartSender] = {}  # reducer -> the stream on which it is going there
         self._awaited: dict[str, set[Key]] = {}  # reducer -> what is still to come from there
         self._exchanges: dict[str, asyncio.Task[None] | None] = {}
-        self._listeners: dict[asyncio.Queue[Key], str] = {}  # one for each stream that a member has opened
+        self._listeners: list[PartSender] = []  # one for each stream that a member has opened
+        self._num_planned: Counter[str] = Counter()  # sender -> parts to come here
         self._tasks = Tasks()
         self._begun = asyncio.Event()  # the first plan's reductions stand
+        self._planned_more = asyncio.Event()  # replaced at each plan
 
     async def run(self) -> None:
         """Work until cancelled. Parts are then let go, also when somebody still refers to this object."""
@@ -167,11 +131,19 @@ class Butterfly:
         peers = [peer for peer, _ in plan.members]
         if me not in peers:
             return
+        if not self._begun.is_set():
+            first = [part.senders for part in plan.parts if part.attempt == 0]  # later attempts lack who had gone
+            self.slow = {
+                peer
+                for i, (peer, weight) in enumerate(plan.members)
+                if weight and peer != self.coordinator and not all(is_in_bitmap(senders, i) for senders in first)
+            }
         for part, planned in enumerate(plan.parts):
             key, reducer = (part, planned.attempt), peers[planned.reducer]
             senders = {peer for i, peer in enumerate(peers) if is_in_bitmap(planned.senders, i)}
             if reducer == me and key not in self._reductions:
-                self._reductions[key] = _Reduction(senders)
+                self._reductions[key] = _Reduction(senders, senders.difference(self._doubtful) or senders)
+                self._num_planned.update(senders)
                 self._tasks.start(self._close_later(key, plan.close_in_ms / 1000))
                 if me in senders and self._encoded is not None:
                     self._reductions[key].inputs[me] = self._encoded[part]
@@ -180,6 +152,8 @@ class Butterfly:
                 self._awaited[reducer].add(key)
                 if me in senders and self._encoded is not None:
                     self._to_send.setdefault(reducer, []).append(key)
+                    if reducer in self._senders:
+                        self._senders[reducer].give(key)
         for reducer in self._awaited:
             exchange = self._exchanges.get(reducer)
             if self._awaited[reducer] and (exchange is None or exchange.done()):
@@ -206,12 +180,39 @@ class Butterfly:
         )
         try:
             await stream.send(self._hello.encode(), timeout_seconds=self._limit)
-            await until_first(self._take_results(stream, reducer), self._send_parts(stream, reducer))
+            sender = self._sender(stream, self._unsealed, is_contribution=True)
+            self._senders[reducer] = sender
+            for key in self._to_send.get(reducer, []):  # also what a stream before this one may have brought
+                sender.give(key)
+            try:
+                await until_first(self._take_results(stream, reducer, sender), sender.run())
+            finally:
+                del self._senders[reducer]
+                self._end(sender)
             await stream.send(b"", timeout_seconds=self._limit)
             with suppress(NetworkError):
                 await stream.receive(timeout_seconds=HELLO_SECONDS)  # its close: all was read
         finally:
             await stream.close()
+
+    def _sender(
+        self, stream: Stream, frame_of: Callable[[Key], PartFrame | None], *, is_contribution: bool
+    ) -> PartSender:
+        return PartSender(
+            stream,
+            self._traffic.line,
+            frame_of,
+            is_contribution=is_contribution,
+            timeout_seconds=lambda: self._limit,
+        )
+
+    def _end(self, sender: PartSender) -> None:
+        self._traffic.sent_bytes += sender.sent_bytes
+        sender.end()
+
+    def _unsealed(self, key: Key) -> PartFrame | None:
+        assert self._encoded is not None
+        return None if key in self._sealed else PartFrame(*key, self._encoded[key[0]])
 
     @property
     def _limit(self) -> float:
@@ -219,28 +220,18 @@ class Butterfly:
         assert self._plan is not None
         return self._plan.deadline_in_ms / 1000
 
-    async def _send_parts(self, stream: Stream, reducer: str) -> None:
-        """Every part planned for there, also what a stream before this one may have brought: it counts once."""
-        num_sent = 0
-        while True:
-            more, planned = self._planned_more, self._to_send.get(reducer, [])
-            for key in planned[num_sent:]:
-                assert self._encoded is not None
-                if key not in self._sealed:
-                    frame = PartFrame(*key, self._encoded[key[0]]).encode()
-                    async with self._traffic.sending(len(frame)):
-                        await stream.send(frame, timeout_seconds=self._limit)
-                num_sent += 1
-            if num_sent == len(planned):
-                await more.wait()
-
-    async def _take_results(self, stream: Stream, reducer: str) -> None:
+    async def _take_results(self, stream: Stream, reducer: str, sender: PartSender) -> None:
         again: set[Key] = set()  # a second stream brings once more what the first has brought
         while awaited := self._awaited[reducer]:
-            frame = PartFrame.decode(await stream.receive(timeout_seconds=self._limit))
+            received = await stream.receive(timeout_seconds=self._limit)
+            if len(received) <= MAX_ACK_BYTES:
+                sender.acknowledged(decode_ack(received))
+                continue
+            frame = PartFrame.decode(received)
             key = (frame.part, frame.attempt)
             if key in self._sealed and key not in again:
                 again.add(key)
+                sender.took(len(frame.data))
                 continue
             if key not in awaited:
                 raise RecordError(f"{reducer} sent part {key}, which it was not asked for")
@@ -248,6 +239,7 @@ class Butterfly:
             self._traffic.received_bytes += len(frame.data)
             awaited.remove(key)
             self._hold(key, frame.data, frame.part_hash)
+            sender.took(len(frame.data))
 
     def _hold(self, key: Key, data: bytes, part_hash: bytes | None = None) -> None:
         self._sealed[key] = self._parts.hold(data, part_hash)
@@ -259,31 +251,33 @@ class Butterfly:
         """A member's stream, its hello read. Returns when the member has all it came for, or is gone."""
         if self._plan is None or stream.peer not in dict(self._plan.members):
             return
-        if list(self._listeners.values()).count(stream.peer) >= DIAL_TRIES:
+        if sum(listener.peer == stream.peer for listener in self._listeners) >= DIAL_TRIES:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(HELLO_SECONDS):
                 await self._begun.wait()  # a part may have come before our own first step
         if not self._begun.is_set():
             return
-        listener: asyncio.Queue[Key] = asyncio.Queue()
-        for key in self._sealed:
-            if key in self._reductions:
-                listener.put_nowait(key)
-        self._listeners[listener] = stream.peer
+        listener = self._sender(stream, self._averaged, is_contribution=False)
+        self._listeners.append(listener)
+        self._offer(listener)
         self._gone.discard(stream.peer)
         try:
-            await until_first(self._take_inputs(stream), self._send_results(stream, listener))
+            await until_first(self._take_inputs(stream, listener), listener.run())
         except (NetworkError, RecordError) as error:
             if isinstance(error, RecordError):
                 self.refused[stream.peer] = str(error)
             self._lost(stream.peer)
         finally:
-            del self._listeners[listener]
+            self._listeners.remove(listener)
+            self._end(listener)
 
-    async def _take_inputs(self, stream: Stream) -> None:
+    async def _take_inputs(self, stream: Stream, listener: PartSender) -> None:
         taken: set[Key] = set()
         while frame := await stream.receive(timeout_seconds=self._limit + HELLO_SECONDS):
+            if len(frame) <= MAX_ACK_BYTES:
+                listener.acknowledged(decode_ack(frame))
+                continue
             part = PartFrame.decode(frame)
             key = (part.part, part.attempt)
             reduction = await self._reduction(key)
@@ -295,6 +289,9 @@ class Butterfly:
             if not reduction.is_closed:
                 reduction.inputs.setdefault(stream.peer, part.data)
                 self._close_if_complete(key)
+            if len(taken) == self._num_planned[stream.peer] or stream.peer in self._doubtful:
+                self.delivered.add(stream.peer)  # a doubtful one may have its results before it has sent all
+            listener.took(len(part.data))
 
     async def _reduction(self, key: Key) -> _Reduction | None:
         """The part may be a second attempt whose plan the sender has got a moment before this peer."""
@@ -306,14 +303,21 @@ class Butterfly:
                     await self._planned_more.wait()
         return self._reductions.get(key)
 
-    async def _send_results(self, stream: Stream, ready: asyncio.Queue[Key]) -> None:
-        while True:
-            key = await ready.get()
-            data = self._parts.get(self._sealed[key])
-            if data is None:
-                raise RecordError("this exchange is over")  # the round was decided with other parts
-            async with self._traffic.sending(len(data)):
-                await stream.send(PartFrame(*key, data, self._sealed[key]).encode(), timeout_seconds=self._limit)
+    def _averaged(self, key: Key) -> PartFrame:
+        data = self._parts.get(self._sealed[key])
+        if data is None:
+            raise RecordError("this exchange is over")  # the round was decided with other parts
+        return PartFrame(*key, data, self._sealed[key])
+
+    def _offer(self, listener: PartSender) -> None:
+        """What is averaged here, but for who is too slow to send all: it fetches the result when it is decided.
+
+        The coordinator needs it before.
+        """
+        if listener.peer not in self.slow:
+            for key in self._sealed:
+                if key in self._reductions:
+                    listener.give(key)
 
     def _lost(self, peer: str) -> None:
         """Wait no longer for what this sender has not sent."""
@@ -322,12 +326,19 @@ class Butterfly:
             self._close_if_complete(key)
 
     async def _close_later(self, key: Key, seconds: float) -> None:
+        closes_at = asyncio.get_running_loop().time() + seconds
         await asyncio.sleep(seconds)
+        reduction = self._reductions[key]
+        missing = reduction.awaited - reduction.inputs.keys() - self._gone
+        others = reduction.senders - {self._network.peer}
+        is_late = asyncio.get_running_loop().time() > closes_at + LATE_SECONDS
+        if not reduction.is_closed and not is_late and (len(others) == 1 or missing != others):
+            self.in_vain |= missing  # else this peer was asleep or cut off itself
         self._close(key)
 
     def _close_if_complete(self, key: Key) -> None:
         reduction = self._reductions[key]
-        if all(peer in reduction.inputs or peer in self._gone for peer in reduction.senders):
+        if all(peer in reduction.inputs or peer in self._gone for peer in reduction.awaited):
             self._close(key)
 
     def _close(self, key: Key) -> None:
@@ -346,7 +357,8 @@ class Butterfly:
         reduction.inputs.clear()
         self._hold(key, data)
         for listener in self._listeners:
-            listener.put_nowait(key)
+            if listener.peer not in self.slow:
+                listener.give(key)
         self._on_sealed(Sealed(*key, self._sealed[key], member_bitmap(order)))
 
 

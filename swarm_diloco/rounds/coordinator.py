@@ -85,6 +85,7 @@ class Coordinator:
                 ),
                 due_at=self._due_at,
                 own_vote=participant.voter.vote_cast(view),
+                doubtful=attendance.reducers.on(view.round),
             )
         )
         self._stalled_from = stalled_from
@@ -268,6 +269,8 @@ class Coordinator:
             case FetchPart(part, part_hash):
                 self._tasks.start(self._fetch(part, part_hash))
             case Decide(header):
+                for peer, _ in self.ballot.plan.members if self.ballot.plan else ():
+                    self._participant.attendance.reducers.came(peer, self.view.round)
                 self._broadcast(Decided(header.encode()))
             case Refuse(peer, knocks):
                 self._broadcast(OtherState(knocks), {peer})
@@ -291,9 +294,11 @@ class Coordinator:
         self._wake.set()
 
     def _note_attendance(self, plan: Plan) -> None:
-        if any(part.attempt for part in plan.parts):
-            return
         attendance = self._participant.attendance
+        if any(part.attempt for part in plan.parts):
+            for peer in self.ballot.failed_reducers:
+                attendance.reducers.missed(peer, self.view.round)
+            return
         attendance.opened(self._lateness)
         for peer in set(self.ballot.expected) - {peer for peer, _ in plan.members}:
             attendance.missed(peer, self.view.round)

@@ -28,12 +28,13 @@ from swarm_diloco.network.messages import (
     Refused,
 )
 from swarm_diloco.network.wire import Signed, read_signed
-from swarm_diloco.rounds.butterfly import HELLO_SECONDS, Hello, Traffic
+from swarm_diloco.rounds.butterfly import HELLO_SECONDS, Traffic
 from swarm_diloco.rounds.contribution import Contribution
 from swarm_diloco.rounds.decision.degraded import is_degraded
 from swarm_diloco.rounds.follower import Applied, Follower
 from swarm_diloco.rounds.greeting import greet_for_ever
 from swarm_diloco.rounds.participant import Participant
+from swarm_diloco.rounds.parts_stream import Hello
 from swarm_diloco.rounds.session import Session
 from swarm_diloco.rounds.settings import RunRules
 from swarm_diloco.rounds.tasks import until_first

@@ -10,6 +10,7 @@ from swarm_diloco.network.wire import Signed
 from swarm_diloco.rounds.butterfly import Butterfly, Traffic
 from swarm_diloco.rounds.decision.checks import check_plan
 from swarm_diloco.rounds.decision.voter import View
+from swarm_diloco.rounds.line import Line
 from swarm_diloco.rounds.participant import Participant
 from swarm_diloco.rounds.tasks import Tasks
 
@@ -23,7 +24,7 @@ class Exchange:
     def __init__(self, participant: Participant, view: View, tasks: Tasks, *, on_held: Callable[[bytes], None]) -> None:
         self.plan: Plan | None = None
         self.planned_at: float | None = None  # the round's first plan
-        self.traffic = Traffic()
+        self.traffic = Traffic(line=Line(participant.upload_kilobits))
         self._participant = participant
         self._view = view
         self._tasks = tasks
@@ -73,6 +74,8 @@ class Exchange:
             traffic=self.traffic,
             on_sealed=tell,
             on_held=self._hold,
+            coordinator=self._view.candidate(ballot),
+            doubtful=self._participant.attendance.senders.on(self._view.round),
         )
         self._running = self._tasks.start(self._butterfly.run())
         self._changed.set()
@@ -86,13 +89,25 @@ class Exchange:
         """Parts are on their way here; what the exchange does not bring in time is to be fetched from other members."""
         store = self._participant.follower.log.parts
         patience = self._view.rules.rounds.silence_seconds / 2
-        if self.plan is not None:
+        if self.plan is not None and self._butterfly is not None:
+            if self._participant.identity.peer in self._butterfly.slow:
+                return  # nothing is on its way
             patience = max(patience, self.plan.deadline_in_ms / 4000)
         with suppress(TimeoutError):
             async with asyncio.timeout(patience):
                 while any(store.get(part.result_hash) is None for part in commit.parts):
                     self._part_held.clear()
                     await self._part_held.wait()
+
+    def note_senders(self) -> None:
+        """After the round: whom this peer waited for in vain as a reducer, and who has sent all."""
+        if self._butterfly is None:
+            return
+        senders = self._participant.attendance.senders
+        for peer in self._butterfly.in_vain:
+            senders.missed(peer, self._view.round)
+        for peer in self._butterfly.delivered:
+            senders.came(peer, self._view.round)
 
     async def at(self, ballot: int) -> Butterfly | None:
         """The exchange of a ballot, waiting for its plan; None when a later one has begun."""

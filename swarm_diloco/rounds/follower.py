@@ -170,6 +170,7 @@ class Follower:
         takes_degraded = self._takes_degraded()
         while headers := await donor.headers(first := self.log.head.round + 1):
             async with self._lock:
+                before = self.log.head.round
                 for data in headers:
                     header = Header.decode(data)
                     if header.commit().round == self.log.head.round + 1:
@@ -177,7 +178,8 @@ class Follower:
                         self.log.append(header)
             if self.log.head.round < first:
                 raise RecordError(f"{donor.peer} gives headers that do not follow the log")
-            self._move()
+            if self.log.head.round > before:  # else the feed has brought them meanwhile
+                self._move()
         head, age_seconds = await donor.head()
         if head == self.log.head:
             period_seconds = self.log.commit(head.round).next_due_ms / 1000
@@ -288,7 +290,7 @@ class Follower:
 
     async def _record(self, header: Header, holders: Sequence[str]) -> None:
         """Make the next header durable, its parts first."""
-        commit = header.commit()
+        commit, received_at = header.commit(), asyncio.get_running_loop().time()
         async with self._lock:
             if commit.round <= self.log.head.round:
                 self._note_fork(commit.round, header)
@@ -296,7 +298,7 @@ class Follower:
             self._check(header, self._takes_degraded())
             await self._store_parts(commit, holders)
             self.log.append(header)
-            self._move()
+            self._move(received_at)  # not when its parts were here: a slow line is no reason to be late again
             self._saw_head_decided = True
 
     async def _store_parts(self, commit: Commit, holders: Sequence[str]) -> None:
@@ -375,7 +377,7 @@ class Follower:
             kept = stored_rounds(self._snapshots)[-2:]
             self.log.prune_parts(kept[0] + 1)
 
-    def _move(self) -> None:
-        self._head_at = asyncio.get_running_loop().time()
+    def _move(self, decided_at: float | None = None) -> None:
+        self._head_at = asyncio.get_running_loop().time() if decided_at is None else decided_at
         self._moved.set()
         self._moved = asyncio.Event()

@@ -18,6 +18,8 @@ class Attendance:
     """Whom this peer has waited for in vain, and how late knocks come: what patience is made of."""
 
     def __init__(self) -> None:
+        self.senders = Probation()  # whom this peer waited for as a reducer
+        self.reducers = Probation()  # and as a coordinator, for averaged parts
         self._in_vain = Probation()  # what this peer saw as a coordinator, beside what the log shows
         self._looked_at = -1  # the newest commit that was looked at
         self._left: set[str] = set()
@@ -83,6 +85,11 @@ class Attendance:
         """From this round's plan to its decision."""
         self._durations.append(seconds)
 
+    @property
+    def usual_seconds(self) -> float | None:
+        """The median time from plan to decision; None while nothing is known."""
+        return median(self._durations) if self._durations else None
+
     def patience_seconds(self, rules: RunRules, period_seconds: float) -> float:
         """3 × the usual lateness, within the manifest's floor and 5 % of the period."""
         rounds = rules.rounds
@@ -95,7 +102,7 @@ class Attendance:
     def deadline_seconds(self, rules: RunRules) -> float:
         """3 × the median time from plan to decision; the manifest's first deadline while nothing is known."""
         rounds = rules.rounds
-        if not self._durations:
+        usual = self.usual_seconds
+        if usual is None:
             return rounds.deadline_seconds
-        usual = 3 * median(self._durations)
-        return min(max(rounds.deadline_floor_seconds, usual), rounds.deadline_ceiling_seconds)
+        return min(max(rounds.deadline_floor_seconds, 3 * usual), rounds.deadline_ceiling_seconds)

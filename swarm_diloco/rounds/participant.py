@@ -16,6 +16,7 @@ from swarm_diloco.network.messages import CastVote, Knock, Message
 from swarm_diloco.network.wire import Signed, sign
 from swarm_diloco.rounds.contribution import Contribution
 from swarm_diloco.rounds.decision.degraded import DegradedProposal
+from swarm_diloco.rounds.decision.sharing import QUICK_SECONDS, SLOW_FACTOR
 from swarm_diloco.rounds.decision.voter import MAX_VOTE_FILE_BYTES, View, Voter
 from swarm_diloco.rounds.follower import Follower
 from swarm_diloco.rounds.membership import Attendance
@@ -24,6 +25,7 @@ from swarm_diloco.rounds.tasks import to_the_end
 
 COMMITS_KNOWN = 64
 RATES_REMEMBERED = 8
+DIAL_SECONDS = 5.0
 TOLERANCE = 0.5  # peers learn a decision at unlike moments: who is called to a degraded ballot may think it early
 
 
@@ -80,10 +82,10 @@ class Participant:
             tokens_to=credited + (mine.tokens if mine else 0),
             ranges=mine.ranges if mine else (),
             evaluation=mine.evaluation if mine else (),
-            upload_kilobits=max(self.upload_rates, default=0),
+            upload_kilobits=self.upload_kilobits,
             step_microseconds=int(mine.step_seconds * 1e6) if mine else 0,
             norm_millionths=int(mine.norm * 1e6) if mine else 0,
-            reachable=self.is_reachable,
+            reachable=self.is_reachable and not self._is_slow(view),
             vote=self.voter.reported(view),
         )
 
@@ -109,6 +111,15 @@ class Participant:
             head=self.follower.log.head,
             message=message,
         )
+
+    async def tell(self, peer: str, signed: Signed) -> None:
+        """One message on a stream of its own. Raises NetworkError, RecordError if it was not read."""
+        stream = await self.network.dial(peer, self.rules.control_protocol, timeout_seconds=DIAL_SECONDS)
+        try:
+            await stream.send(signed.frame, timeout_seconds=DIAL_SECONDS)
+            await stream.receive(timeout_seconds=DIAL_SECONDS)  # its close: it was read
+        finally:
+            await stream.close()
 
     async def promise(self, view: View, ballot: int) -> bool:
         """Make the promise durable. False if a higher ballot was promised.
@@ -155,6 +166,27 @@ class Participant:
         commits = [*reversed(log.newest(COMMITS_KNOWN)), log.commit(0)]
         peers = [*(member.peer for commit in commits for member in commit.members), *self.remembered()]
         return [peer for peer in dict.fromkeys(peers) if peer != self.identity.peer]
+
+    def has_a_turn(self, view: View) -> bool:
+        """Whether the log lists this peer as one that can be dialled: it may be dialled, and list itself otherwise."""
+        me = self.identity.peer
+        return next((member.reachable for member in view.recent if member.peer == me), self.is_reachable)
+
+    @property
+    def upload_kilobits(self) -> int:
+        """A second; 0 while nothing is known."""
+        return max(self.upload_rates, default=0)
+
+    def _is_slow(self, view: View) -> bool:
+        """Whether this line needs for one contribution alone twice as long as a whole round usually takes.
+
+        Such a peer says that it cannot be dialled: as coordinator or reducer it would hold up the others.
+        """
+        usual = self.attendance.usual_seconds
+        if usual is None or not self.upload_kilobits:
+            return False
+        num_bytes = sum(self.rules.upload.encoded_bytes(size) for size in self.rules.part_sizes(view.fragment))
+        return num_bytes * 8 / 1000 / self.upload_kilobits > SLOW_FACTOR * max(usual, QUICK_SECONDS)
 
     @property
     def donors(self) -> list[str]:

@@ -61,6 +61,9 @@ class Probation:
         num_misses = self.num_misses(peer, round_)
         return num_misses > 0 and self._misses[peer].times_come < 2 ** min(num_misses, MAX_PENALTY)
 
+    def on(self, round_: int) -> frozenset[str]:
+        return frozenset(peer for peer in self._misses if self.is_on(peer, round_))
+
 
 def absences(commits: Sequence[Commit]) -> Probation:
     """What the log alone shows, so that one coordinator's wait in vain is not repeated by all the others.

@@ -4,7 +4,6 @@ idle → knocked(b) → planned(b, a) → sending → holding → voted(b) → d
 """
 
 import asyncio
-from collections.abc import Sequence
 from contextlib import suppress
 
 from swarm_diloco.diloco.ledger import Commit, Header
@@ -35,12 +34,11 @@ from swarm_diloco.rounds.decision.checks import is_other_state
 from swarm_diloco.rounds.decision.degraded import is_degraded
 from swarm_diloco.rounds.exchange import Exchange
 from swarm_diloco.rounds.local_stream import local_pair
-from swarm_diloco.rounds.participant import Participant
+from swarm_diloco.rounds.participant import DIAL_SECONDS, Participant
 from swarm_diloco.rounds.shared_stream import SharedStream
 from swarm_diloco.rounds.tasks import Tasks, end
 from swarm_diloco.rounds.voting import vote_for
 
-DIAL_SECONDS = 5.0
 RETRY_SECONDS = 1.0
 SAME_TRIES = 5  # a candidate that lacks a commit, or says that I do, gets so many retries
 DEADLINE_GROWTH = 1.5  # each ballot waits longer than the one before
@@ -64,7 +62,7 @@ class Session:
         self._participant = participant
         self._tasks = Tasks()
         self._candidacy = Candidacy(participant, self.view, on_begin=self._called)
-        self.exchange = Exchange(participant, self.view, self._tasks, on_held=self._hold)
+        self.exchange = Exchange(participant, self.view, self._tasks, on_held=self._candidacy.held)
         self._ballot = participant.voter.promised(self.view)
         self._ballot_raised = asyncio.Event()
         self._contribution: Contribution | None = None
@@ -72,6 +70,7 @@ class Session:
         self._is_ready = asyncio.Event()
         self._own_knock: Signed | None = None
         self._member_streams: list[Stream] = []
+        self._voting: list[asyncio.Task[None] | None] = []
         self._num_same = 0  # knocks at one ballot again
         self._num_turns = 0  # how often all candidates were tried
         self._plan_ends_at = 0.0  # deadline of the plan that is being followed
@@ -124,8 +123,9 @@ class Session:
         """What this round showed: how long rounds take, how fast this peer uploads."""
         if self.exchange.planned_at is not None:
             self._participant.attendance.decided(asyncio.get_running_loop().time() - self.exchange.planned_at)
-        if (rate := self.exchange.traffic.upload_kilobits) is not None:
-            self._participant.upload_rates.append(rate)
+        if (kilobits := self.exchange.traffic.line.kilobits()) is not None:
+            self._participant.upload_rates.append(kilobits)
+        self.exchange.note_senders()
 
     async def leave(self) -> None:
         """Say bye to the coordinator: on the stream to it, or on one made for that."""
@@ -187,18 +187,9 @@ class Session:
     async def _tell_candidate(self, message: Message) -> None:
         """One message outside of a knock's stream, if it can be delivered."""
         candidate = self.view.candidate(self._ballot)
-        if candidate in (None, self._participant.identity.peer):
-            return
-        assert candidate is not None
-        with suppress(NetworkError, RecordError):
-            stream = await self._participant.network.dial(
-                candidate, self.view.rules.control_protocol, timeout_seconds=DIAL_SECONDS
-            )
-            try:
-                await self._send(stream, message)
-                await stream.receive(timeout_seconds=DIAL_SECONDS)  # its close: it was read
-            finally:
-                await stream.close()
+        if candidate is not None and candidate != self._participant.identity.peer:
+            with suppress(NetworkError, RecordError):
+                await self._participant.tell(candidate, self._participant.sign(self.round, self._ballot, message))
 
     def _called(self, ballot: int, is_majority: bool) -> None:
         """A higher ballot has begun. One slow member that lost its coordinator must not end the exchange of all others:
@@ -220,7 +211,7 @@ class Session:
         """One ballot from knock to decided. Raises BallotFailed or NetworkError when it will not be decided here."""
         candidate = self.view.candidate(ballot)
         if candidate is None:
-            if self._participant.is_reachable:
+            if self._participant.has_a_turn(self.view):
                 raise BallotFailed
             candidate = self._participant.identity.peer
         if not await self._participant.promise(self.view, ballot):
@@ -239,6 +230,7 @@ class Session:
         finally:
             self._member_streams.remove(stream)
             await end((beating, raised, following))
+            await self._end_voting()
             await stream.close()
 
     async def _open(self, candidate: str, ballot: int) -> Stream:
@@ -292,12 +284,14 @@ class Session:
                     self._follow_plan(plan, stream, ballot)
                     deadline = self._plan_ends_at = loop.time() + plan.deadline_in_ms / 1000
                 case Propose() as proposal:
-                    await self._consider(proposal, stream, ballot, deadline or loop.time() + wait_seconds)
+                    until = deadline or loop.time() + wait_seconds
+                    self._voting.append(self._tasks.start(self._vote(proposal, stream, ballot, until)))
                 case Waiting(have, need) if need == rounds.minimum_workers and have < need:
                     self.waiting_for = (have, need)
                     self._candidacy.stalled_from = loop.time()  # the council is here, and wants more workers
                     deadline = loop.time() + wait_seconds if self._contribution is not None else None
                 case Decided(header):
+                    await self._end_voting()
                     await self._learn(header, candidate)
                     return
                 case other:
@@ -317,7 +311,9 @@ class Session:
             case NotMe():
                 raise BallotFailed
             case OtherState(knocks):
-                self._check_state(ballot, [read_signed(frame, run=self.view.rules.run_id) for frame in knocks])
+                signed = [read_signed(frame, run=self.view.rules.run_id) for frame in knocks]
+                if is_other_state(self.view, ballot, signed):  # a candidate's word is not enough to stop for
+                    raise StateError(f"round {self.round}: the council's state is not this peer's")
                 raise BallotFailed
             case Refused(reason):
                 self.phase = f"refused: {reason}"
@@ -335,11 +331,6 @@ class Session:
         self._num_same += 1
         await asyncio.sleep(RETRY_SECONDS)
         raise BallotFailed(ballot if self._num_same < SAME_TRIES else None)
-
-    def _check_state(self, ballot: int, knocks: Sequence[Signed]) -> None:
-        """A candidate's word is not enough to stop for; a majority's signed knocks are."""
-        if is_other_state(self.view, ballot, knocks):
-            raise StateError(f"round {self.round}: the council's state is not this peer's")
 
     def _holders(self, candidate: str) -> list[str]:
         """Who may have the round's parts: its coordinator proposes nothing that it does not hold."""
@@ -368,13 +359,13 @@ class Session:
         with suppress(NetworkError):
             await self._send(stream, message)
 
-    def _hold(self, part_hash: bytes) -> None:
-        self._candidacy.held(part_hash)
-
     # --- the vote
 
-    async def _consider(self, proposal: Propose, stream: Stream, ballot: int, deadline: float) -> None:
-        """Vote if this peer is of the council, the proposal is right and all its parts are on this disk."""
+    async def _vote(self, proposal: Propose, stream: Stream, ballot: int, deadline: float) -> None:
+        """If this peer is of the council, the proposal is right and all its parts are on this disk.
+
+        Beside the following of the coordinator, which may decide while this peer still fetches parts.
+        """
         participant = self._participant
         if participant.identity.peer not in self.view.council.members and not is_degraded(ballot):
             return
@@ -385,13 +376,18 @@ class Session:
                 holders = self._holders(stream.peer) if self.plan_members else participant.donors
                 own = self._own_knock
                 cast = await vote_for(participant, self.view, ballot, proposal, own=own, holders=holders)
-        except (RecordError, TimeoutError) as error:
-            raise BallotFailed from error
-        except DataError:
+            if cast is not None:
+                await self._send(stream, cast)
+                return
+        except (DataError, NetworkError):
             return  # the others may be enough; `decided` or the deadline comes
-        if cast is None:
-            raise BallotFailed(participant.voter.promised(self.view))
-        await self._send(stream, cast)
+        except (RecordError, TimeoutError):
+            pass
+        self._raise_ballot(max(ballot + 1, participant.voter.promised(self.view)))
+
+    async def _end_voting(self) -> None:
+        await end([task for task in self._voting if task is not None])
+        self._voting.clear()
 
     # --- as a candidate
 

@@ -56,8 +56,9 @@ def rules_for(
     codec: CodecSettings | None = None,
     outer: OuterSettings | None = None,
     pace: Literal["steps", "time"] = "steps",
+    num_values: int = NUM_VALUES,
 ) -> RunRules:
-    layout = ParameterLayout.of([("weight", (NUM_VALUES,))])
+    layout = ParameterLayout.of([("weight", (num_values,))])
     return RunRules(
         run_id=hash_of(b"the run"),
         operator_key=identity("operator").public_key,
@@ -69,13 +70,13 @@ def rules_for(
     )
 
 
-def first_state() -> tuple[torch.Tensor, torch.Tensor]:
-    return normal_values(7), torch.zeros(NUM_VALUES)
+def first_state(num_values: int = NUM_VALUES) -> tuple[torch.Tensor, torch.Tensor]:
+    return normal_values(7, num_values), torch.zeros(num_values)
 
 
-def normal_values(seed: int) -> torch.Tensor:
+def normal_values(seed: int, num_values: int = NUM_VALUES) -> torch.Tensor:
     """The same on all machines: torch's own generator gives other bits under another ATEN_CPU_CAPABILITY."""
-    return _normal_values(seed).clone()
+    return _normal_values(seed).repeat(-(-num_values // NUM_VALUES))[:num_values]
 
 
 @lru_cache(maxsize=256)
@@ -85,7 +86,7 @@ def _normal_values(seed: int) -> torch.Tensor:
 
 
 def genesis_of(rules: RunRules, bootstrap: Sequence[str]) -> bytes:
-    theta, momentum = first_state()
+    theta, momentum = first_state(rules.layout.num_values)
     members = tuple(Member(peer, 0, 0, 0, True, (), bytes(HASH_BYTES)) for peer in bootstrap)
     commit = Commit(
         run=rules.run_id,
@@ -114,6 +115,7 @@ class SmallPeer:
     trains: bool = True
     weight: int = 100
     step_seconds: float = 1.0  # of training between two rounds
+    keeps_time: bool = False  # train until the round is due, however late the last one's result came
     is_reachable: bool = True
     trained: int = 0  # tokens, all
     credited: int = 0
@@ -133,7 +135,7 @@ class SmallPeer:
 
     def has_first_state(self) -> None:
         """Be the operator's machine: θ_0 lies on the disk."""
-        theta, momentum = first_state()
+        theta, momentum = first_state(self.rules.layout.num_values)
         digest = Header.decode(self.genesis).digest
         write_snapshot(
             self.folder / "snapshots" / "0",
@@ -146,7 +148,8 @@ class SmallPeer:
         )
 
     async def start(self, network: Network) -> None:
-        replica = Replica(self.rules, torch.zeros(NUM_VALUES), torch.zeros(NUM_VALUES))
+        num_values = self.rules.layout.num_values
+        replica = Replica(self.rules, torch.zeros(num_values), torch.zeros(num_values))
         published = RunFiles(b"manifest", self.genesis, {})
         self.follower = Follower(network, self.rules, published, self.folder, replica)
         self.follower.subscribe(self._on_applied)
@@ -181,7 +184,7 @@ class SmallPeer:
             await self.may_train.wait()
         await self.engine.begin_training()
         while self.max_rounds is None or len(self.outcomes) < self.max_rounds:
-            await asyncio.sleep(self.step_seconds)
+            await self._train()
             self.trained += self.weight
             pending += self.weight
             base_round = self.follower.replica.round
@@ -190,10 +193,15 @@ class SmallPeer:
             self.credited += outcome.credited_tokens
             self.outcomes.append(outcome)
 
+    async def _train(self) -> None:
+        assert self.follower is not None
+        await asyncio.sleep(self.follower.seconds_until_due() if self.keeps_time else self.step_seconds)
+
     def contribution(self, base_round: int, tokens: int) -> Contribution:
-        delta = normal_values(base_round * 1000 + len(self.name)) * 0.01
+        num_values = self.rules.layout.num_values
+        delta = normal_values(base_round * 1000 + len(self.name), num_values) * 0.01
         if base_round > 1:
-            delta[NUM_VALUES // 2 :] = 0  # rows trained in two rounds only: their momentum becomes tiny
+            delta[num_values // 2 :] = 0  # rows trained in two rounds only: their momentum becomes tiny
         ranges = (DataRange(0, sum(self.name.encode()), self.credited, self.credited + tokens),)
         return Contribution(
             delta=delta,
@@ -202,7 +210,7 @@ class SmallPeer:
             tokens=tokens,
             ranges=ranges,
             norm=float(delta.norm()),
-            step_seconds=0.1,
+            step_seconds=self.step_seconds / 10,
         )
 
     async def stop(self) -> None:

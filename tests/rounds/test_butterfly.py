@@ -3,113 +3,26 @@
 import asyncio
 import gc
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from small_exchange import EXACT, NUM_PARTS, PREV, RULES, join, mean, plan_of, result_of, stop, until_all_hold
 from small_swarm import NUM_VALUES, QUICK, SmallPeer, genesis_of, identity, normal_values, rules_for
-from swarm_diloco.diloco.codec import CodecSettings
 from swarm_diloco.diloco.ledger import member_bitmap
 from swarm_diloco.diloco.outer_optimizer import OuterSettings
-from swarm_diloco.diloco.records import hash_of
 from swarm_diloco.errors import RecordError, StreamLost
 from swarm_diloco.network.interface import Stream
 from swarm_diloco.network.messages import Plan, PlannedPart, Sealed
-from swarm_diloco.network.simulated_network import LinkSettings, SimulatedNetwork, SimulatedWorld, run_virtual
-from swarm_diloco.rounds.butterfly import Butterfly, Hello, PartFrame, Traffic, check_result
+from swarm_diloco.network.simulated_network import LinkSettings, SimulatedWorld, run_virtual
+from swarm_diloco.rounds.butterfly import Butterfly, Traffic, check_result
 from swarm_diloco.rounds.contribution import encode_parts
 from swarm_diloco.rounds.log import PartStore
+from swarm_diloco.rounds.part_frame import PartFrame
+from swarm_diloco.rounds.parts_stream import Hello
 from swarm_diloco.rounds.settings import RunRules
-
-EXACT = CodecSettings(upload="float32", download="float32")
-RULES = rules_for(replace(QUICK, maximum_norm=1000.0), codec=EXACT)
-NUM_PARTS = len(RULES.part_sizes(0))
-PREV = hash_of(b"the commit before")
-
-
-@dataclass
-class Member:
-    """One peer's butterfly in ballot 0 of round 1."""
-
-    name: str
-    network: SimulatedNetwork
-    butterfly: Butterfly
-    parts: PartStore
-    sealed: list[Sealed] = field(default_factory=list)
-    held: set[bytes] = field(default_factory=set)
-    running: asyncio.Task[None] | None = None
-    encoded: list[bytes] | None = None
-
-    @property
-    def peer(self) -> str:
-        return self.network.peer
-
-
-async def join(
-    world: SimulatedWorld, folder: Path, name: str, delta: torch.Tensor | None, link: LinkSettings | None = None
-) -> Member:
-    network = world.network(identity(name), link or LinkSettings())
-    parts, sealed, held = PartStore(folder / name), [], set()
-    encoded = None if delta is None else encode_parts(RULES, 0, delta)
-    butterfly = Butterfly(
-        network,
-        RULES,
-        round_=1,
-        ballot=0,
-        prev=PREV,
-        encoded=encoded,
-        parts=parts,
-        traffic=Traffic(),
-        on_sealed=sealed.append,
-        on_held=held.add,
-    )
-
-    async def accept(stream: Stream) -> None:
-        Hello.decode(await stream.receive(timeout_seconds=5))
-        await butterfly.accept(stream)
-
-    await network.serve(RULES.parts_protocol, accept)
-    member = Member(name, network, butterfly, parts, sealed, held, encoded=encoded)
-    member.running = asyncio.create_task(butterfly.run())
-    return member
-
-
-def plan_of(members: list[Member], weights: list[int], reducers: list[int] | None = None, attempt: int = 0) -> Plan:
-    order = reducers or list(range(len(members)))
-    senders = member_bitmap([index for index, weight in enumerate(weights) if weight])
-    return Plan(
-        tuple((member.peer, weight) for member, weight in zip(members, weights, strict=True)),
-        tuple(PlannedPart(order[part % len(order)], attempt, senders) for part in range(NUM_PARTS)),
-        close_in_ms=4000,
-        deadline_in_ms=8000,
-    )
-
-
-async def stop(members: list[Member]) -> None:
-    for member in members:
-        assert member.running is not None
-        member.running.cancel()
-    await asyncio.gather(*(m.running for m in members if m.running), return_exceptions=True)
-
-
-async def until_all_hold(members: list[Member], num_parts: int = NUM_PARTS) -> None:
-    while any(len(member.held) < num_parts for member in members):
-        await asyncio.sleep(0.01)
-
-
-def result_of(member: Member, sealed: list[Sealed]) -> torch.Tensor:
-    """The averaged parts in order, decoded."""
-    newest = {seal.part: seal for seal in sorted(sealed, key=lambda seal: seal.attempt)}
-    sizes = RULES.part_sizes(0)
-    datas = [member.parts.get(newest[part].result_hash) for part in range(NUM_PARTS)]
-    return torch.cat([RULES.download.decode(data, size) for data, size in zip(datas, sizes, strict=True) if data])
-
-
-def mean(deltas: list[torch.Tensor], weights: list[int]) -> torch.Tensor:
-    total = sum(weights)
-    return sum(delta.double() * weight / total for delta, weight in zip(deltas, weights, strict=True)).float()  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 5])
@@ -467,19 +380,3 @@ def test_with_rate_1_and_no_momentum_the_engine_gives_the_weighted_mean_of_the_w
     models = [theta - peer.contribution(0, 1).delta for peer in peers[1:]]
     assert got.shape == (NUM_VALUES,)
     torch.testing.assert_close(got, mean(models, [100, 200, 300]), rtol=0, atol=1e-6)
-
-
-def test_sends_at_the_same_time_share_the_line_and_their_seconds_count_once() -> None:
-    async def scenario(_world: SimulatedWorld) -> None:
-        traffic = Traffic()
-
-        async def send(begin: float, seconds: float) -> None:
-            await asyncio.sleep(begin)
-            async with traffic.sending(1_000_000):
-                await asyncio.sleep(seconds)
-
-        await asyncio.gather(send(0, 4), send(1, 4), send(2, 1), send(9, 3))
-        assert traffic.sending_seconds == pytest.approx(8)
-        assert traffic.upload_kilobits == 4000
-
-    run_virtual(scenario, seed=1)

@@ -27,8 +27,9 @@ from swarm_diloco.network.messages import (
 )
 from swarm_diloco.network.simulated_network import SimulatedWorld, run_virtual
 from swarm_diloco.network.wire import sign
-from swarm_diloco.rounds.butterfly import Hello, PartFrame
 from swarm_diloco.rounds.log import Log
+from swarm_diloco.rounds.part_frame import PartFrame
+from swarm_diloco.rounds.parts_stream import Hello
 
 RULES = rules_for()
 EVE = identity("eve")

@@ -97,6 +97,15 @@ def test_senders_of_half_the_usual_speed_or_of_unknown_speed_send_all() -> None:
     assert all(senders == (0, 1, 2, 3) for senders in sharing.senders)
 
 
+def test_a_newcomer_among_known_lines_averages_nothing_and_an_archive_does() -> None:
+    """An archive has no contribution to measure its line by."""
+    sent, results = equal_parts(100)
+    senders = {0: 20, 1: 20, 2: 0}
+    sharing = share(sent, results, senders=senders, reducers=senders | {3: 0}, num_members=4, turn=0)
+    assert set(sharing.reducers) == {0, 1, 3}
+    assert all(2 in parts for parts in sharing.senders)
+
+
 def test_if_only_a_slow_sender_can_be_dialled_it_averages_all() -> None:
     sent, results = equal_parts(10)
     sharing = share(sent, results, senders={0: 20, 1: 20, 2: 1}, reducers={2: 1}, num_members=3, turn=0)

@@ -35,7 +35,8 @@ from swarm_diloco.network.messages import (
     Waiting,
 )
 from swarm_diloco.network.wire import KINDS, MAX_MESSAGE_BYTES, NAMES, Signed, read_signed, sign
-from swarm_diloco.rounds.butterfly import Hello, PartFrame
+from swarm_diloco.rounds.part_frame import PartFrame
+from swarm_diloco.rounds.parts_stream import Hello
 
 ANN, BEN = identity("ann"), identity("ben")
 RUN = hash_of(b"this run")

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median_low
 
-QUICK_SECONDS = 0.2  # a contribution that is up in so little is as good as one that is up at once
+QUICK_SECONDS = (
+    1.0  # a contribution that is up in so little, round trips included, is as good as one that is up at once
+)
 SLOW_FACTOR = 2.0  # a sender has so many times the median's time
 ALIKE = 2.0  # rates within this factor of the median count as the median
 MOST_OF_USUAL = 4.0  # a reducer's share is at most so many times a usual one's
@@ -33,7 +35,7 @@ def share(
     """`senders` and `reducers` map members to kilobits a second (0: not known), the other two are by part.
 
     A sender too slow for its whole contribution gets as many parts as are up in time, other ones each turn, and
-    averages none if anybody else can.
+    averages none if anybody else can; nor does a newcomer among others whose lines are known.
     """
     seconds = {member: _seconds(sum(sent_bytes), kilobits) for member, kilobits in senders.items()}
     known = [value for value in seconds.values() if value is not None]
@@ -44,13 +46,17 @@ def share(
     for rank, member in enumerate(sorted(senders)):
         for part in _parts_in_time(num_parts, allowed, slow.get(member), turn=turn, rank=rank):
             planned[part].append(member)
-    able = _levelled({member: rate for member, rate in reducers.items() if member not in slow} or reducers)
+    unknown = (
+        {member for member, kilobits in senders.items() if not kilobits} if 2 * len(known) > len(senders) else set()
+    )
+    fit = {member: kilobits for member, kilobits in reducers.items() if member not in slow and member not in unknown}
+    able = _levelled(fit or reducers)
     chosen = share_out(num_parts, able, num_bytes=sum(result_bytes), turn=turn)
     reducing = _longest_reduce(result_bytes, chosen, able, num_receivers=num_members - 1)
     return Sharing(
         senders=tuple(map(tuple, planned)),
         reducers=tuple(chosen),
-        seconds=None if reducing is None or not known else allowed + reducing,
+        seconds=None if reducing is None or 2 * len(known) <= len(senders) else allowed + reducing,
     )
 
 
