@@ -34,7 +34,7 @@ from swarm_diloco.rounds.decision.ballot import (
     SendProposal,
     StateDiffers,
 )
-from swarm_diloco.rounds.decision.checks import adopted, is_other_state
+from swarm_diloco.rounds.decision.checks import adopted, check_proposal, is_other_state
 from swarm_diloco.rounds.decision.proposals import void_commit
 
 # --- from knocks to a decision
@@ -342,6 +342,23 @@ def test_an_adopted_commit_whose_parts_are_nowhere_ends_the_ballot() -> None:
     round_.advance()
     assert round_.ballot.is_over
     assert not round_.said(SendProposal)
+
+
+def test_who_reports_a_vote_for_what_nobody_holds_is_done_without_where_the_others_are_a_majority() -> None:
+    """Any majority's promises will do, and a lie stalls nobody."""
+    commit = finished_commit()
+    round_ = Round(ballot_of(1, expected=set(COUNCIL.members)))
+    round_.knock(knock(C0, 1, vote=VoteCast(0, commit.encode())), knock(C1, 1), knock(C2, 1))
+    assert len(round_.said(FetchPart)) == NUM_PARTS
+    round_.ballot.unavailable(commit.parts[0].result_hash)
+    round_.advance()
+    assert round_.said(SendPlan)
+    round_.seal()
+    assert round_.proposed != commit
+    assert round_.ballot.proposal is not None
+    promises = [read_signed(frame, run=RULES.run_id) for frame in round_.ballot.proposal.promises]
+    assert {signed.sender for signed in promises} == {C1, C2}
+    assert check_proposal(VIEW, 1, round_.ballot.proposal, promises, promises[0]) == round_.proposed
 
 
 def test_after_a_restart_a_coordinator_proposes_what_it_has_voted_for_at_this_ballot() -> None:

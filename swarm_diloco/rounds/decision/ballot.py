@@ -89,6 +89,7 @@ class Ballot:
     _unavailable: set[bytes] = field(default_factory=set)
     _adopting: Commit | None = None
     _promises: tuple[Signed, ...] = ()  # the council's knocks on which this ballot's choice rests
+    _unproven: set[str] = field(default_factory=set)  # report a vote for parts that they should hold and nobody has
     _strangers: dict[str, Signed] = field(default_factory=dict)
     _failed: bool = False
 
@@ -196,7 +197,7 @@ class Ballot:
 
     def _promisers(self, _present: Collection[str]) -> list[str]:
         """Those whose knocks go with a proposal."""
-        return [peer for peer in self.view.council.members if peer in self.knocks]
+        return [peer for peer in self.view.council.members if peer in self.knocks and peer not in self._unproven]
 
     def _adoptable(self) -> bytes | None:
         """The reported commit that must be proposed again, if there is one."""
@@ -232,8 +233,9 @@ class Ballot:
         for peer in list(self._strangers):
             del self._strangers[peer]
             actions.append(Refuse(peer, tuple(signed.frame for signed in self._promises)))
-        if must := self._must_adopt():
-            return actions + self._adopt(must)
+        while must := self._must_adopt():
+            if not self._does_without(must):
+                return actions + self._adopt(must)
         if self.num_contributions < self.view.rules.rounds.minimum_workers or self._opened_at is None:
             return actions
         is_awaited = any(peer not in self.knocks and peer not in self._gone for peer in self.expected)
@@ -253,6 +255,29 @@ class Ballot:
             assert self.own_vote is not None
             return self.own_vote.commit_bytes  # one commit a ballot, also after a restart
         return self._adoptable() if self.ballot > 0 else None
+
+    def _does_without(self, commit_bytes: bytes) -> bool:
+        """Leave out the knocks that report this vote, if its parts are nowhere and the others are a majority.
+
+        Any majority's promises will do: each shares a peer with those who may have decided, so that nothing decided can
+        be passed over. Else one that claims to have voted for what nobody holds would stall a round for ever.
+        """
+        if self._voted_here or self._adopting is None:
+            return False
+        if self._unavailable.isdisjoint(part.result_hash for part in self._adopting.parts):
+            return False
+        reporters = {
+            signed.sender
+            for signed in self._promises
+            if (cast := knock_of(signed).vote) is not None and cast.commit_bytes == commit_bytes
+        }
+        promisers = [peer for peer in self._promisers(()) if peer not in reporters]
+        if not self.view.council.is_majority(promisers):
+            return False
+        self._unproven |= reporters
+        self._adopting = None
+        self._promises = tuple(self.knocks[peer] for peer in promisers)
+        return True
 
     def _adopt(self, commit_bytes: bytes) -> list[Action]:
         """Propose a reported commit unchanged, once its parts are here. A part that is nowhere ends this ballot."""

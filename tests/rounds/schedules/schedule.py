@@ -15,7 +15,7 @@ from swarm_diloco.network.simulated_network import LinkSettings, SimulatedWorld
 from swarm_diloco.rounds.settings import RoundSettings, RunRules
 
 FOUR = ("boot", "ann", "ben", "cleo")
-BOUNDS = replace(QUICK, snapshot_interval=8)  # of all schedules that say nothing else
+BOUNDS = replace(QUICK, snapshot_interval=8, deadline_ceiling_seconds=8)  # of all schedules that say nothing else
 HOUR = 3600.0
 
 
