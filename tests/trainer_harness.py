@@ -164,7 +164,15 @@ class Swarm:
             self.shared.theta.copy_(theta)
             self.shared.set_round(0, round_)
 
-    def answer(self, offer: Offer, listed: float, newest: int, *, pause: bool = True) -> None:
+    def answer(
+        self,
+        offer: Offer,
+        listed: float,
+        newest: int,
+        *,
+        pause: bool = True,
+        taken: tuple[tuple[int, int], ...] = (),
+    ) -> None:
         """Tell the Outcome; with `pause` the trainer then stands still, having done no step."""
         self.send(
             *((Pause(),) if pause else ()),
@@ -174,6 +182,7 @@ class Swarm:
                 listed=listed,
                 credited_tokens=int(offer.tokens * listed),
                 newest=newest,
+                taken=taken,
             ),
         )
         if pause:

@@ -181,6 +181,7 @@ class Contributor:
                 listed=outcome.listed,
                 credited_tokens=outcome.credited_tokens,
                 newest=newest,
+                taken=outcome.taken,
             )
         )
 

@@ -316,6 +316,19 @@ def read_bitmap(fields: Fields) -> bytes:
     return bitmap
 
 
+def listed_spans(commit: Commit, peer: str, part_slices: Sequence[slice]) -> tuple[tuple[int, int], ...]:
+    """Which of the fragment's values [first, end) the commit averages with this peer's contribution in them."""
+    index = next((i for i, member in enumerate(commit.members) if member.peer == peer), None)
+    spans: list[tuple[int, int]] = []
+    for part, where in zip(commit.parts, part_slices, strict=False):
+        if index is not None and part.lists(index):
+            if spans and spans[-1][1] == where.start:
+                spans[-1] = (spans[-1][0], where.stop)
+            else:
+                spans.append((where.start, where.stop))
+    return tuple(spans)
+
+
 def listed_values(commit: Commit, peer: str, part_sizes: Sequence[int]) -> int:
     """How many of the fragment's values the commit averages with this peer's contribution in them."""
     index = next((i for i, member in enumerate(commit.members) if member.peer == peer), None)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from swarm_diloco.diloco.ledger import Head, listed_values
+from swarm_diloco.diloco.ledger import Head, listed_spans, listed_values
 from swarm_diloco.errors import DataError, DiskError, NetworkError, RecordError, StateError, SwarmDilocoError
 from swarm_diloco.network.identity import Identity
 from swarm_diloco.network.interface import Network, Stream
@@ -53,6 +53,7 @@ class Outcome:
     listed: float  # fraction of the fragment's values that it is in; 0: it must be brought again
     newest: int  # the round whose θ the replica has now
     credited_tokens: int = 0  # of this peer, in that round
+    taken: tuple[tuple[int, int], ...] = ()  # the listed values [first, end) of the fragment; with none, all if any
 
 
 class Engine:
@@ -117,7 +118,8 @@ class Engine:
         if entry is not None and (session is None or entry.knock_hash not in session.knock_hashes):
             # It took what this peer knocked with before a restart: of this contribution so many tokens are credited.
             listed = min(1.0, entry.tokens / contribution.tokens) if contribution.tokens else 0.0
-        return Outcome(round_, listed, self.follower.replica.round, entry.tokens if entry else 0)
+        taken = listed_spans(commit, self._network.peer, self.rules.part_slices(commit.fragment)) if listed else ()
+        return Outcome(round_, listed, self.follower.replica.round, entry.tokens if entry else 0, taken)
 
     async def leave(self) -> None:
         """Say bye to the coordinator, so that nobody waits for this peer. Bounded; a bye that fails costs a wait."""

@@ -71,6 +71,7 @@ class Outcome:
     listed: float  # fraction of Δ's values that the commit lists this worker for; 0 = keep θ_local and train on
     credited_tokens: int  # by that commit, to the token
     newest: int  # round of the result that θ in shared memory took last; a void leaves it
+    taken: tuple[tuple[int, int], ...] = ()  # the listed values [first, end), in order; with none, all if any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ that θ belongs to, and raises TimeoutError if the client process died while wri
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from swarm_diloco.diloco.pseudo_gradient import norm, pseudo_gradient
 from swarm_diloco.diloco.schedule import mix
 from swarm_diloco.training.model import load_parameters, read_parameters
 from swarm_diloco.training.shared_memory import SharedModel
+from swarm_diloco.training.staleness import Span
 
 FRAGMENT = 0  # the only one in this version; it is all of θ
 
@@ -47,25 +48,34 @@ class LocalModel:
         pseudo_gradient(delta, self._at_delta, out=delta)
         return round_, norm(delta)
 
-    def take_global(self) -> int:
-        """θ_local ← θ."""
+    def take_global(self, taken: Sequence[Span] = ()) -> int:
+        """θ_local ← θ, in the values `taken` alone if there are any."""
         theta, round_ = self._read_global()
-        load_parameters(self.model, self.layout, theta)
+        self._load(theta, taken)
         return round_
 
-    def take_result(self, *, mixing: float) -> int:
+    def take_result(self, *, mixing: float, taken: Sequence[Span] = ()) -> int:
         """θ_local ← α θ_local + (1−α) θ_new, with α = `mixing`: steps since Δ are overwritten as far as α says."""
         if mixing == 0:
-            return self.take_global()
+            return self.take_global(taken)
         theta, round_ = self._read_global()
-        load_parameters(self.model, self.layout, mix(self._read_local(), theta, mixing))
+        self._load(mix(self._read_local(), theta, mixing), taken)
         return round_
 
-    def take_late_result(self) -> int:
+    def take_late_result(self, taken: Sequence[Span] = ()) -> int:
         """θ_local ← θ_new + (θ_local − θ_at_Δ): what was trained since Δ is kept."""
         theta, round_ = self._read_global()
-        load_parameters(self.model, self.layout, theta + (self._read_local() - self._at_delta))
+        self._load(theta + (self._read_local() - self._at_delta), taken)
         return round_
+
+    def _load(self, values: Tensor, taken: Sequence[Span]) -> None:
+        """Into the model; where a commit does not list this worker, θ_local stays as it is."""
+        if taken:
+            local = self._read_local()
+            for first, end in taken:
+                local[first:end] = values[first:end]
+            values = local
+        load_parameters(self.model, self.layout, values)
 
     @contextlib.contextmanager
     def holding_global(self) -> Iterator[int]:

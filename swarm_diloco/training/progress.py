@@ -24,7 +24,7 @@ class Progress:
     late: bool = False  # the last Offer was not listed (yet)
     steps_since_offer: int = 0
     tokens_since_offer: int = 0
-    largest_round_tokens: int = 0  # between two Offers, since the last commit that lists the worker
+    largest_round_tokens: int = 0  # between two Offers, since the last commit that lists the worker in full
 
     def stepped(self, tokens: int) -> None:
         """One inner step; a refused one has no tokens."""
@@ -44,11 +44,15 @@ class Progress:
         self.steps_since_offer = self.tokens_since_offer = 0
 
     def listed(self, *, weight: int, fraction: float, credited_tokens: int) -> None:
-        """A commit lists `fraction` of the values of an Offer of `weight`, and credits so many of its tokens."""
+        """A commit lists `fraction` of the values of an Offer of `weight`, and credits so many of its tokens.
+
+        The values that it does not list are late: the next Offer's weight is capped on their account.
+        """
         self.pending_weight = max(0, self.pending_weight - math.floor(weight * fraction))
         self.pending_tokens = max(0, self.pending_tokens - credited_tokens)
-        self.late = False
-        self.largest_round_tokens = 0
+        self.late = fraction < 1
+        if not self.late:
+            self.largest_round_tokens = 0
 
     def listed_unseen(self, fraction: float) -> None:
         """The log credits `fraction` of what is pending, though no Outcome came: the program was restarted between."""

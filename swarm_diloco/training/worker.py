@@ -35,6 +35,7 @@ from swarm_diloco.training.evaluation import evaluate
 from swarm_diloco.training.inner_loop import InnerLoop
 from swarm_diloco.training.local_model import LocalModel
 from swarm_diloco.training.progress import MAX_MISSED, Progress
+from swarm_diloco.training.staleness import Staleness
 
 CHECKPOINT_SECONDS = 60.0  # between two checkpoints: short rounds should not spend their time on the disk
 MAX_REFUSED = 10  # steps in a row whose numbers are not finite; then something is broken
@@ -59,6 +60,8 @@ class Worker:
         self._schedule, self._checkpoint, self._evaluation_tokens = schedule, checkpoint, evaluation_tokens
         self._clock = clock
         self._progress = Progress()
+        self._staleness = Staleness(local.layout.num_values, 0)
+        self._has_told_of_stale = False
         self._position: LogPosition | None = None
         self._tokens_since_position = 0
         self._offers: dict[int, Offer] = {}  # the last two, as far as no commit lists them, by number
@@ -168,19 +171,34 @@ class Worker:
             credited_tokens = outcome.credited_tokens
             self._progress.listed(weight=offer.weight, fraction=outcome.listed, credited_tokens=credited_tokens)
             self._data.credit(offer.ranges)
-            if is_last and self._progress.steps_since_offer > self._schedule.overlap_steps:
-                self._progress.synced_round = self._local.take_late_result()
-            elif is_last:
-                self._progress.synced_round = self._local.take_result(mixing=self._schedule.mixing)
+            if is_last:
+                self._take_values(outcome)
         elif is_last and self._progress.missed(outcome.newest) >= MAX_MISSED:
             self._start_over(f"what {MAX_MISSED} commits did not list")
         if self._clock() - self._saved_at >= CHECKPOINT_SECONDS:
             self._save()
 
+    def _take_values(self, outcome: Outcome) -> None:
+        """θ_new where the commit lists this worker; elsewhere θ_local goes on, for up to MAX_MISSED commits too."""
+        if self._progress.steps_since_offer > self._schedule.overlap_steps:
+            round_ = self._local.take_late_result(outcome.taken)
+        else:
+            round_ = self._local.take_result(mixing=self._schedule.mixing, taken=outcome.taken)
+        self._progress.synced_round = round_
+        self._staleness.took(outcome.taken, round_)
+        if stale := self._staleness.stale(round_, MAX_MISSED):
+            self._local.take_global(stale)
+            self._staleness.took(stale, round_)
+            if not self._has_told_of_stale:
+                self._has_told_of_stale = True
+                text = f"this line is slow: parts of the model that {MAX_MISSED} commits did not list start over"
+                self._channel.send(Notice(text=text))
+
     def _start_over(self, what: str) -> None:
         """Drop what is pending: it is never claimed, and its text comes again. θ_local ← θ."""
         self._channel.send(Notice(text=f"dropped {what}: {self._progress.pending_tokens} tokens"))
         self._progress.restarted(self._local.take_global())
+        self._staleness.took((), self._progress.synced_round)
         self._offers.clear()
         self._data.forget()
 
@@ -239,6 +257,7 @@ class Worker:
             self._progress.restarted(self._local.take_global())
         elif self._progress.missed(self._local.global_round) >= MAX_MISSED:
             self._start_over(f"what {MAX_MISSED} commits did not list while this worker was away")
+        self._staleness.took((), self._progress.synced_round)
         self._has_begun = True
         self._channel.send(
             Ready(

@@ -1,5 +1,6 @@
 import dataclasses
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import msgpack
@@ -24,6 +25,7 @@ from swarm_diloco.diloco.ledger import (
     degraded_message,
     digest_of,
     genesis_message,
+    listed_spans,
     listed_values,
     member_bitmap,
     vote_message,
@@ -216,6 +218,11 @@ def test_a_bitmap_lists_its_members_and_no_other(members: list[int]) -> None:
 def test_listed_values_count_the_parts_that_hold_a_contribution() -> None:
     sizes = [100, 30]
     assert [listed_values(commit(), peer, sizes) for peer in ("a", "b", "archive", "stranger")] == [100, 130, 0, 0]
+    slices = [slice(sum(sizes[:i]), sum(sizes[: i + 1])) for i in range(len(sizes))]
+    for peer in ("a", "b", "archive", "stranger"):
+        spans = listed_spans(commit(), peer, slices)
+        assert sum(end - first for first, end in spans) == listed_values(commit(), peer, sizes)
+        assert all(earlier[1] < later[0] for earlier, later in pairwise(spans)), "spans that touch are one"
 
 
 def test_workers_and_tokens_of_a_commit() -> None:

@@ -26,5 +26,8 @@ def test_a_line_of_a_twentieth_costs_the_others_5_percent_of_a_round_and_is_in_s
         assert entry is not None
         assert 0 < listed < rules.layout.num_values / 2
         assert not entry.reachable  # it neither coordinates nor averages for others
+    for outcome in with_slow.peers[-1].outcomes[-3:]:
+        num_taken = sum(end - first for first, end in outcome.taken)
+        assert 0 < num_taken == round(outcome.listed * rules.layout.num_values)
     others = [outcome.listed for peer in with_slow.peers[1:-1] for outcome in peer.outcomes]
     assert set(others) == {1.0}

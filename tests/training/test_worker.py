@@ -23,6 +23,7 @@ from swarm_diloco.training.channel import (
 )
 from swarm_diloco.training.inner_loop import StepResult, learning_rate_at
 from swarm_diloco.training.model import layout_of
+from swarm_diloco.training.progress import MAX_MISSED
 from swarm_diloco.training.worker import MAX_REFUSED
 from trainer_harness import BATCH, BATCH_TOKENS, LENGTH, POSITION, STEPS, Swarm, shifted
 
@@ -111,19 +112,39 @@ def test_a_worker_that_is_not_listed_keeps_its_model_and_forms_the_next_delta_ag
     assert (third.weight, third.tokens) == (offer.weight, offer.tokens)
 
 
-def test_a_partly_listed_worker_takes_theta_and_claims_the_rest_later(swarm: Callable[..., Swarm]) -> None:
+def test_a_partly_listed_worker_takes_theta_where_it_is_listed_and_claims_the_rest_later(
+    swarm: Callable[..., Swarm],
+) -> None:
     one = swarm().start()
     offer = one.expect(Offer)
-    theta = shifted(one.shared.theta, 1)
+    before, theta = one.local(), shifted(one.shared.theta, 1)
     one.apply(theta, 1)
-    one.answer(offer, 0.3, 1)
-    assert torch.equal(one.local(), theta)
+    one.answer(offer, 0.3, 1, taken=((0, 100), (200, 300)))
+    expected = before.clone()
+    expected[0:100], expected[200:300] = theta[0:100], theta[200:300]
+    assert torch.equal(one.local(), expected), "elsewhere its Δ is formed anew, against the newest θ"
     one.send(Resume())
     second = one.expect(Offer)
+    assert torch.equal(one.shared.delta, theta - one.local())
     rest = offer.tokens - math.floor(0.3 * offer.tokens)
     assert 0 < rest < offer.tokens
-    assert (second.weight, second.tokens) == (rest + offer.weight, rest + offer.tokens)
+    assert (second.weight, second.tokens) == (offer.weight, rest + offer.tokens), "a late part has one round's weight"
     assert second.ranges == ((0, 0, STEPS * BATCH, 2 * STEPS * BATCH),), "one listed part credits the range"
+
+
+def test_values_that_eight_commits_did_not_list_start_over_though_others_were_listed(
+    swarm: Callable[..., Swarm],
+) -> None:
+    one = swarm().start()
+    theta = one.shared.theta.clone()
+    for round_ in range(1, MAX_MISSED + 1):
+        offer = one.expect(Offer)
+        theta = shifted(theta, 1)
+        one.apply(theta, round_)
+        one.answer(offer, 0.1, round_, taken=((0, 100),))
+        assert torch.equal(one.local()[:100], theta[:100])
+        assert torch.equal(one.local(), theta) == (round_ == MAX_MISSED)
+        one.send(Resume())
 
 
 def test_a_late_result_keeps_what_was_trained_since_delta(swarm: Callable[..., Swarm]) -> None:

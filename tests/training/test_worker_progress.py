@@ -38,14 +38,14 @@ def test_a_late_offers_weight_is_one_rounds_and_its_tokens_all() -> None:
     assert (progress.pending_weight, progress.pending_tokens) == (4, 4), "on time again: no cap, no rest"
 
 
-def test_a_partly_listed_offer_falls_by_the_floor_of_its_part_and_is_not_late() -> None:
+def test_a_partly_listed_offer_falls_by_the_floor_of_its_part_and_the_next_has_one_rounds_weight() -> None:
     progress = trained(Progress(), 11)
     progress.offered()
     progress.listed(weight=11, fraction=0.3, credited_tokens=3)
     assert (progress.pending_weight, progress.pending_tokens) == (8, 8)
     trained(progress, 11)
     progress.offered()
-    assert (progress.pending_weight, progress.pending_tokens) == (19, 19)
+    assert (progress.pending_weight, progress.pending_tokens) == (11, 19), "the rest is late, and no token is lost"
 
 
 def test_a_refused_step_counts_as_a_step_and_has_no_weight() -> None:
