@@ -16,9 +16,9 @@ from typing import Any
 from swarm_diloco.diloco.ledger import digest_of
 from swarm_diloco.network.messages import Decided, Message, Plan, Propose, Sealed
 from swarm_diloco.rounds import butterfly
-from swarm_diloco.rounds.butterfly import Butterfly
 from swarm_diloco.rounds.coordinator import Coordinator
 from swarm_diloco.rounds.decision.ballot import Action, Ballot, SendPlan
+from swarm_diloco.rounds.part_sender import PartSender
 from swarm_diloco.rounds.session import Session
 
 COORDINATOR_STAGES = (
@@ -191,24 +191,18 @@ class _ReducerHooks:
 
     def _hold_gather(self) -> None:
         """Before "sealed" is out nobody gets a result; of the gather the coordinator's half is the one to come."""
-        send_results = Butterfly._send_results
-        hooks = self
+        send = PartSender._send
 
-        class Held:
-            def __init__(self, stream: Any) -> None:
-                self._stream, self.peer = stream, stream.peer
+        async def held(sender: PartSender, frame: Any) -> None:
+            if sender._is_contribution or not self._is_due(self._round):
+                await send(sender, frame)
+                return
+            is_half = self._strike.stage == "half of the gather"
+            enough = self._num_parts * self._num_others // 2 if is_half else 0
+            if sender.peer == self._coordinator or self._num_gathered >= enough:
+                await asyncio.Event().wait()
+            self._num_gathered += 1
+            await send(sender, frame)
+            self._strike_if_enough()
 
-            async def send(self, frame: bytes, *, timeout_seconds: float) -> None:
-                is_half = hooks._strike.stage == "half of the gather"
-                enough = hooks._num_parts * hooks._num_others // 2 if is_half else 0
-                if self.peer == hooks._coordinator or hooks._num_gathered >= enough:
-                    await asyncio.Event().wait()
-                hooks._num_gathered += 1
-                await self._stream.send(frame, timeout_seconds=timeout_seconds)
-                hooks._strike_if_enough()
-
-        async def held(exchange: Butterfly, stream: Any, ready: Any) -> None:
-            is_due = self._is_due(exchange._hello.round)
-            await send_results(exchange, Held(stream) if is_due else stream, ready)  # type: ignore[arg-type]
-
-        Butterfly._send_results = held  # type: ignore[method-assign]
+        PartSender._send = held  # type: ignore[method-assign]
