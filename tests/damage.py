@@ -1,7 +1,7 @@
 """Bytes as a liar, a failing disk or a bad line makes them: a right encoding with something wrong in it."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import msgpack
@@ -128,3 +128,17 @@ def changed_value(draw: Draw, value: Any, junk: list[Any]) -> Any:
                 inner[key] = value[draw(st.sampled_from(keys))]
         return inner
     return draw(st.sampled_from(junk))
+
+
+def doublings(data: bytes) -> Iterator[bytes]:
+    """Every record in which one entry of one list stands twice, next to itself."""
+    for value in _doubled(msgpack.unpackb(data, raw=False)):
+        yield msgpack.packb(value, use_bin_type=True)
+
+
+def _doubled(value: Any) -> Iterator[Any]:
+    if isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield [*value[: index + 1], *value[index:]]
+            for changed in _doubled(inner):
+                yield [*value[:index], changed, *value[index + 1 :]]

@@ -5,8 +5,8 @@ A longer search than the usual one: pytest tests/test_formats.py --hypothesis-pr
 
 import ast
 import functools
+import itertools
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +17,20 @@ from hypothesis import strategies as st
 import swarm_diloco
 import swarm_diloco_bootstrap
 import swarm_diloco_client
-from damage import HOSTILE, damaged
+from damage import HOSTILE, damaged, doublings
 from file_formats import FILES
 from record_formats import RECORDS, SIGNED_TEXTS, Format
 from swarm_diloco.network import wire
 from training_formats import TRAINING
 
 FORMATS = {**RECORDS, **FILES, **TRAINING}
+MAX_DOUBLINGS = 60
 SPARE_BYTES = (
     2**23
 )  # that a reader may use besides a small multiple of what it is given: a chunk of a snapshot has 2^22
 
 
-def examples(form: Format) -> Callable[[Any], Any]:
+def examples(form: Format) -> settings:
     """A part of the profile's examples: there are many formats, and this file has half a minute."""
     count = max(5, settings.default.max_examples // (3 * form.share))
     return settings(max_examples=count, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
@@ -57,6 +58,19 @@ def test_damaged_bytes_are_refused_or_another_value_in_its_only_form(name: str) 
         assert_survived(form, data)
 
     is_survived()
+
+
+@pytest.mark.parametrize("name", [name for name, form in FORMATS.items() if form.form == "msgpack"])
+def test_an_entry_that_stands_twice_is_refused_or_counts_twice(name: str) -> None:
+    form = FORMATS[name]
+
+    @settings(examples(form), max_examples=10)
+    @given(form.values)
+    def is_seen(value: Any) -> None:
+        for data in itertools.islice(doublings(form.encode(value)), MAX_DOUBLINGS):
+            assert_survived(form, data)
+
+    is_seen()
 
 
 @pytest.mark.parametrize("name", FORMATS)

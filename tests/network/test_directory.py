@@ -97,7 +97,7 @@ async def test_a_client_reads_and_publishes_and_is_in_nobodys_table() -> None:
 # --- cuts
 
 
-@pytest.mark.parametrize(("one_side", "other_side"), [(5, 5), (2, 8), (15, 15)])
+@pytest.mark.parametrize(("one_side", "other_side"), [(5, 5), (2, 8), (10, 10)])
 async def test_two_sides_that_forgot_each_other_are_one_table_after_one_meeting(one_side: int, other_side: int) -> None:
     bus = Bus()
     peers = await swarm_of(bus, one_side + other_side)
@@ -124,6 +124,20 @@ async def until_forgotten(here: list[Peer], there: list[Peer]) -> None:
             while any(peer.directory.knows(lost.peer) for lost in other):
                 await peer.directory.refresh()
                 await peer.seen()
+
+
+async def test_who_was_silent_is_asked_again_as_soon_as_it_is_met() -> None:
+    """hivemind's searches would leave it out for a while."""
+    bus = Bus()
+    here, there = await swarm_of(bus, 2)
+    await publish(there, b"there")
+    there.node.is_dead = True
+    here.storage._keys.clear()  # so that it has to ask
+    assert await here.seen() == {}
+    assert not here.directory.knows(there.peer)
+    there.node.is_dead = False
+    assert await here.directory.meet(there.peer)
+    assert await here.seen() == {there.peer: b"there"}
 
 
 # --- what liars and stale replicas do
@@ -166,6 +180,22 @@ async def test_what_one_holder_answers_hides_no_record_of_the_others(lie: Lie) -
     honest = [peer for peer in peers if "get" not in vars(peer.storage)]
     for reader in honest:
         assert await reader.seen() == {peers[0].peer: b"record"}
+
+
+async def test_signatures_of_no_more_records_are_checked_than_anybody_keeps() -> None:
+    """Each takes a tenth of a millisecond, and an answer has room for ten thousand."""
+    here, liar = await swarm_of(Bus(), 2)
+    num_checked = 0
+
+    def count(_record: object) -> bool:
+        nonlocal num_checked
+        num_checked += 1
+        return True
+
+    here.directory._node.protocol.record_validator.validate = count
+    liar.storage.get = lambda _key: dictionary({f"peer {number}": (b"x", 9e9) for number in range(MAX_SUBKEYS + 1)})
+    assert await here.seen() == {}
+    assert num_checked == 0
 
 
 async def test_an_older_record_offered_later_takes_no_newer_one_along() -> None:

@@ -19,6 +19,7 @@ from swarm_diloco.network.interface import Stream
 pytestmark = pytest.mark.swarm
 
 QUICK_SECONDS = 0.5  # between two meetings, instead of a minute
+NEVER_SECONDS = 1e6
 
 
 async def mute(stream: Stream) -> None:
@@ -85,14 +86,17 @@ async def test_a_peer_that_is_back_is_reached_at_once_however_often_it_was_diall
         await line.mend()
         with pytest.raises(PeerUnreachable):
             await here._daemon.connect(there.peer, [line.place])
+        await here._dialler.connect(there.peer)
+        assert await here._daemon.connections(there.peer) == [line.place]
         stream = await here.dial(there.peer, "mute", timeout_seconds=WAIT_SECONDS)
         await stream.close()
-        assert await here._daemon.connections(there.peer) == [line.place]
 
 
-async def test_who_is_spoken_with_joins_the_table(tmp_path: Path, nothing_left: None) -> None:
+@pytest.mark.parametrize("client_mode", [False, True])
+async def test_who_is_spoken_with_joins_the_table(tmp_path: Path, nothing_left: None, *, client_mode: bool) -> None:
     """Without the DHT the address suffices to dial, and the dial mends the DHT."""
-    async with network_in(tmp_path) as here, network_in(tmp_path) as there:
+    settings = {"client_mode": client_mode, "upkeep_seconds": NEVER_SECONDS}
+    async with network_in(tmp_path, **settings) as here, network_in(tmp_path) as there:
         await there.serve("mute", mute)
         await there.announce(b"there", lifetime_seconds=600.0)
         assert await here.discover() == {}
