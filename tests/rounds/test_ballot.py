@@ -344,6 +344,14 @@ def test_an_adopted_commit_whose_parts_are_nowhere_ends_the_ballot() -> None:
     assert not round_.said(SendProposal)
 
 
+def test_a_coordinator_that_is_not_in_its_plan_fetches_what_is_sealed_at_once() -> None:
+    """A worker whose own Δ is not ready coordinates all the same; the reducers send their results to members alone."""
+    round_ = Round(ballot_of(0))
+    round_.knock(knock(C1), knock(C2))
+    hashes = round_.seal(held=False)
+    assert round_.said(FetchPart) == [FetchPart(part, part_hash) for part, part_hash in enumerate(hashes)]
+
+
 def test_who_reports_a_vote_for_what_nobody_holds_is_done_without_where_the_others_are_a_majority() -> None:
     """Any majority's promises will do, and a lie stalls nobody."""
     commit = finished_commit()

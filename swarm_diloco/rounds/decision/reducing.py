@@ -130,7 +130,7 @@ class Reducing:
                 part.is_held = True
             elif part.sealed.result_hash in unavailable:
                 failed.append(index)
-            elif is_over and not part.is_fetching:
+            elif (is_over or self._me not in self._knocks) and not part.is_fetching:  # nobody sends it to a stranger
                 part.is_fetching = True
                 fetches.append((index, part.sealed.result_hash))
         return failed, fetches
