@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from swarm_diloco.diloco.aggregate import aggregate
+from swarm_diloco.diloco.codec import Data
 from swarm_diloco.diloco.ledger import is_in_bitmap, member_bitmap
 from swarm_diloco.diloco.schedule import fragment_of_round
 from swarm_diloco.errors import NetworkError, RecordError
@@ -38,7 +39,7 @@ class _Reduction:
 
     senders: set[str]
     awaited: set[str]
-    inputs: dict[str, bytes] = field(default_factory=dict)
+    inputs: dict[str, Data] = field(default_factory=dict)
     is_closed: bool = False
 
 
@@ -67,7 +68,7 @@ class Butterfly:
         round_: int,
         ballot: int,
         prev: bytes,
-        encoded: Sequence[bytes] | None,
+        encoded: Sequence[memoryview] | None,
         parts: PartStore,
         traffic: Traffic,
         on_sealed: Callable[[Sealed], None],
@@ -238,7 +239,7 @@ class Butterfly:
             _check_result(self._rules, frame.part, frame.data, self._part_sizes[frame.part])
             self._traffic.received_bytes += len(frame.data)
             awaited.remove(key)
-            self._hold(key, frame.data, frame.part_hash)
+            self._hold(key, bytes(frame.data), frame.part_hash)
             sender.took(len(frame.data))
 
     def _hold(self, key: Key, data: bytes, part_hash: bytes | None = None) -> None:
@@ -362,7 +363,7 @@ class Butterfly:
         self._on_sealed(Sealed(*key, self._sealed[key], member_bitmap(order)))
 
 
-def _average(rules: RunRules, inputs: Sequence[bytes], weights: Sequence[int], num_values: int) -> bytes:
+def _average(rules: RunRules, inputs: Sequence[Data], weights: Sequence[int], num_values: int) -> bytes:
     return rules.download.encode(aggregate(inputs, weights, rules.upload, num_values))
 
 
@@ -378,7 +379,7 @@ def check_result(rules: RunRules, fragment: int, part: int, data: bytes) -> None
     _check_result(rules, part, data, rules.part_sizes(fragment)[part])
 
 
-def _check_result(rules: RunRules, part: int, data: bytes, num_values: int) -> None:
+def _check_result(rules: RunRules, part: int, data: Data, num_values: int) -> None:
     norm = rules.download.check(data, num_values)
     if norm > rules.rounds.maximum_norm * CODEC_ROOM:
         raise RecordError(f"part {part}: the mean's norm {norm:.3g} is past the manifest's limit")

@@ -41,7 +41,7 @@ class Exchange:
         *,
         ballot: int,
         own: Signed,
-        encoded: Sequence[bytes] | None,
+        encoded: Sequence[memoryview] | None,
         tell: Callable[[Sealed], None],
     ) -> None:
         """Do what the plan says. `own` is the knock to which it answers, `encoded` this worker's parts.
@@ -57,7 +57,7 @@ class Exchange:
         assert self._butterfly is not None
         self._butterfly.follow_plan(plan)
 
-    def _begin(self, ballot: int, encoded: Sequence[bytes] | None, tell: Callable[[Sealed], None]) -> None:
+    def _begin(self, ballot: int, encoded: Sequence[memoryview] | None, tell: Callable[[Sealed], None]) -> None:
         parts = self._participant.follower.log.parts
         if self._running is not None:
             self._running.cancel()

@@ -17,7 +17,7 @@ _MAX_ATTEMPT = 255
 class PartFrame:
     part: int
     attempt: int
-    data: bytes
+    data: bytes | memoryview
     part_hash: bytes | None = field(default=None, compare=False, repr=False)  # of `data`, where it is known
 
     def encode(self) -> bytes:
@@ -40,7 +40,7 @@ class PartFrame:
                 break
         else:
             raise RecordError("part: not in canonical form")
-        data = frame[len(head) :]
+        data = memoryview(frame)[len(head) :]
         if hash_of(data) != part_hash:
             raise RecordError(f"part {part}: its bytes do not have their hash")
         return cls(part, attempt, data, part_hash)

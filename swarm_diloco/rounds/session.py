@@ -66,7 +66,7 @@ class Session:
         self._ballot = participant.voter.promised(self.view)
         self._ballot_raised = asyncio.Event()
         self._contribution: Contribution | None = None
-        self._encoded: list[bytes] | None = None
+        self._encoded: list[memoryview] | None = None
         self._is_ready = asyncio.Event()
         self._own_knock: Signed | None = None
         self._member_streams: list[Stream] = []
@@ -107,7 +107,10 @@ class Session:
 
     async def run(self) -> None:
         """Until the round is in the log. Raises StateError, DiskError: both end this peer's part in the run."""
-        await self._tasks.run(self._until_decided())
+        try:
+            await self._tasks.run(self._until_decided())
+        finally:
+            self._encoded = None  # at once: it may be most of what this peer holds
         log = self._participant.follower.log
         self._candidacy.conclude(log.header_bytes(self.round))
         self._participant.voter.forget_before(log.head.round + 1)
