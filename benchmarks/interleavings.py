@@ -9,8 +9,10 @@ Signatures are a keyed hash here (tests/rounds/interleavings/signing.py says wha
 """
 
 import argparse
+import json
 import sys
 import time
+from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -48,29 +50,53 @@ def all_runs(options: argparse.Namespace) -> int:
     firsts = range(options.first_seed, options.first_seed + options.runs, BLOCK)
     with ProcessPoolExecutor(options.processes) as pool:
         end = options.first_seed + options.runs
-        blocks = [pool.submit(block, first, min(BLOCK, end - first), options.real_signatures) for first in firsts]
+        done = finished(options.resume)
+        blocks = {
+            first: pool.submit(block, first, min(BLOCK, end - first), options.real_signatures)
+            for first in firsts
+            if first not in done
+        }
         hunts = {name: pool.submit(hunt, name, options.mutant_runs, options.real_signatures) for name in MUTANTS}
-        for done in blocks:
-            total.add(done.result())
+        for first in firsts:
+            total.add(done[first] if first in done else blocks[first].result())
+            if first in blocks:
+                keep(options.resume, first, blocks[first].result())
             minutes = (time.monotonic() - started) / 60
             print(f"{total.num_runs} runs, {len(total.caught)} failed, {minutes:.1f} min", file=sys.stderr)
-        minutes = (time.monotonic() - started) / 60
-        report(options, total, minutes)
+        report(options, total)
         are_caught = report_mutants(options, {name: found.result() for name, found in hunts.items()})
     return 0 if are_caught and not total.caught else 1
 
 
-def report(options: argparse.Namespace, total: Sum, minutes: float) -> None:
+def finished(path: Path | None) -> dict[int, Sum]:
+    """The blocks that an earlier start of the same command has done."""
+    if path is None or not path.exists():
+        return {}
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return {
+        line["first"]: Sum(line["num_runs"], Counter(line["counts"]), [Caught(*caught) for caught in line["caught"]])
+        for line in lines
+    }
+
+
+def keep(path: Path | None, first: int, done: Sum) -> None:
+    if path is not None:
+        caught = [[caught.seed, caught.kind, caught.text] for caught in done.caught]
+        line = {"first": first, "num_runs": done.num_runs, "counts": done.counts, "caught": caught}
+        with path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def report(options: argparse.Namespace, total: Sum) -> None:
     signed = "Ed25519" if options.real_signatures else "a keyed hash in place of Ed25519"
     print("# The deciding module in random order\n")
     print(
         f"Made by `python benchmarks/interleavings.py --runs {options.runs} --processes {options.processes}`; signed by"
     )
-    print(f"{signed}. {total.num_runs:,} runs, seeds from {options.first_seed}, took {minutes:.0f} minutes. Each is a")
-    print(
-        "swarm of 1 to 10 peers that hold the real Voter, Ballot, DegradedBallot and checks, with W = 1, 2 or 3, peers"
-    )
-    print(f"behind NAT, archives, a liar in some; {len(WEATHERS)} kinds of weather ({', '.join(WEATHERS)}).\n")
+    print(f"{signed}. {total.num_runs:,} runs, seeds from {options.first_seed}. Each is a")
+    print("swarm of 1 to 9 peers that hold the real Voter, Ballot, DegradedBallot and checks; W = 1, 2 or 3, peers")
+    print("behind NAT, archives, degraded ballots and a liar in some, in one of these weathers:")
+    print(f"{', '.join(WEATHERS)}.\n")
     print(f"**Failed: {len(total.caught)}.**\n")
     for caught in total.caught:
         print(f"- `--seed {caught.seed}`: {caught.text}")
@@ -81,31 +107,19 @@ def report(options: argparse.Namespace, total: Sum, minutes: float) -> None:
 
 
 def arranged(total: Sum) -> list[tuple[str, int]]:
-    """Details, which begin with dots, after what they are details of."""
-    heads = [
-        ("messages", "messages lost", "messages doubled", "cuts of the network", "crashes", "headers damaged"),
-        (
-            "peers that went away",
-            "knocks at rounds further on",
-            "knocks refused",
-            "ballots proposed",
-            "... past ballot 0",
-        ),
-        ("... degraded", "... adopting a vote", "proposals refused", "... that pass over a vote", "votes withheld"),
-        (
-            "false reports",
-            "decisions refused",
-            "rounds decided",
-            "... void",
-            "... decided past ballot 0",
-            "... decided degraded",
-        ),
-        ("... decided by one alone", "forks", "... of two plans apart", "... of two plans with a peer in both"),
-        ("... of two plans with a peer that votes in both", "    and hides its first vote"),
-        ("... of a plan and a council's majority", "quiet ends with a decision", "runs without a quiet end"),
-    ]
-    names = [name for row in heads for name in row]
-    return [(name.strip(), total.counts[name]) for name in [*names, *sorted(total.counts.keys() - set(names))]]
+    """Details, which begin with dots, after what they are details of; what is new at the end."""
+    names = """
+        messages / messages lost / messages doubled / cuts of the network / crashes / headers damaged
+        peers that went away / knocks at rounds further on / knocks refused / ballots proposed / ... past ballot 0
+        ... degraded / ... adopting a vote / ... without a report that nobody can prove / proposals refused
+        ... that pass over a vote / votes withheld / false reports / decisions refused / rounds decided / ... void
+        ... decided past ballot 0 / ... decided degraded / ... decided by one alone / forks / ... of two plans apart
+        ... of two plans with a peer in both / ... of two plans with a peer that votes in both
+        ... ... and hides its first vote / ... of a plan and a council's majority / quiet ends with a decision
+        runs without a quiet end
+    """
+    ordered = [name.strip() for name in names.strip().replace("\n", "/").split("/")]
+    return [(name, total.counts[name]) for name in [*ordered, *sorted(total.counts.keys() - set(ordered))]]
 
 
 def report_mutants(options: argparse.Namespace, found: dict[str, tuple[Caught | None, Caught | None]]) -> bool:
@@ -142,6 +156,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--mutant-runs", type=int, default=MUTANT_RUNS)
     parser.add_argument("--real-signatures", action="store_true")
+    parser.add_argument("--resume", type=Path, help="a file in which finished runs are kept; start again with the same")
     parser.add_argument("--seed", type=int, help="do one run again")
     parser.add_argument("--mutant", choices=list(MUTANTS), help="with --seed: with this rule broken")
     options = parser.parse_args()

@@ -9,7 +9,7 @@ from dataclasses import replace
 from interleavings.candidate import Candidate, Key
 from interleavings.peer import Peer
 from interleavings.surroundings import Waiting
-from swarm_diloco.diloco.ledger import Header, Vote, digest_of, vote_message
+from swarm_diloco.diloco.ledger import Commit, Header, Vote, digest_of, vote_message
 from swarm_diloco.diloco.records import hash_of
 from swarm_diloco.network.messages import CastVote, Propose, VoteCast
 from swarm_diloco.network.wire import Signed
@@ -21,6 +21,7 @@ from swarm_diloco.rounds.decision.voter import View
 class Liar(Peer):
     def _boot(self) -> None:
         super()._boot()
+        self.heard: dict[int, Commit] = {}  # round -> a proposal's
         self.candidate = LyingCandidate(self)
 
     def reported_vote(self, view: View, ballot: int) -> VoteCast | None:
@@ -29,7 +30,11 @@ class Liar(Peer):
             return super().reported_vote(view, ballot)
         self.world.counts["false reports"] += 1
         void = void_commit(view, list(self.own_knocks.values()), wall_ms=0)
-        match self.world.chance.randrange(4):
+        match self.world.chance.randrange(5):
+            case 4 if view.round in self.heard and self.heard[view.round].prev == view.prev:
+                heard = self.heard[view.round]
+                parts = tuple(replace(part, result_hash=self.world.chance.randbytes(32)) for part in heard.parts)
+                return VoteCast(ballot, replace(heard, parts=parts).encode())  # as right as can be, and nobody has it
             case 0:
                 return VoteCast(ballot, b"no commit at all")
             case 1:
@@ -46,6 +51,9 @@ class Liar(Peer):
         is_proposal = isinstance(signed.message, Propose) and signed.round == self.next_round
         if is_proposal and not self.world.is_quiet and self.world.chance.random() < 0.5:
             assert isinstance(signed.message, Propose)
+            commit = Commit.decode(signed.message.commit_bytes)
+            if commit.parts:
+                self.heard[signed.round] = commit
             self._claim_decided((signed.round, signed.ballot), signed.message.commit_bytes)
         super().hear(signed)
 

@@ -126,6 +126,7 @@ class Witness:
         self.counts["... past ballot 0"] += 0 < ballot.ballot < FIRST_DEGRADED
         self.counts["... degraded"] += ballot.ballot >= FIRST_DEGRADED
         self.counts["... adopting a vote"] += ballot.plan is None
+        self.counts["... without a report that nobody can prove"] += bool(ballot._unproven)
 
     def vote_left(self, view: View, peer: str, ballot: int, commit_bytes: bytes) -> None:
         """A council peer's."""
@@ -210,7 +211,7 @@ class Witness:
                 if one.plan and other.plan:
                     if one.voters & other.voters:
                         self.counts["... of two plans with a peer that votes in both"] += 1
-                        self.counts["    and hides its first vote"] += self._hides(place, one, other)
+                        self.counts["... ... and hides its first vote"] += self._hides(place, one, other)
                     elif one.plan & other.plan:
                         self.counts["... of two plans with a peer in both"] += 1
                     else:
