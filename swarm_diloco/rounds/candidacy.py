@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
+from swarm_diloco.diloco.ledger import Commit
 from swarm_diloco.network.interface import Stream
 from swarm_diloco.network.messages import FIRST_DEGRADED, Ahead, Bye, Coming, Knock, Message, NotMe, Promised, Refused
 from swarm_diloco.network.wire import Signed
@@ -10,6 +11,7 @@ from swarm_diloco.rounds.coordinator import Coordinator
 from swarm_diloco.rounds.decision.degraded import is_degraded
 from swarm_diloco.rounds.decision.voter import View
 from swarm_diloco.rounds.participant import Participant
+from swarm_diloco.rounds.probation import MISSES_REMEMBERED_ROUNDS
 from swarm_diloco.rounds.tasks import Tasks
 
 MAX_BALLOT_STEP = 2**16  # that a ballot may lie past the one promised here: nobody can use up all ballots at once
@@ -55,7 +57,7 @@ class Candidacy:
                 if self._view.council.is_majority({signed.sender, *coordinator.ballot.knocks}):
                     self._on_begin(signed.ballot, True)
                 await coordinator.attend(signed, stream)
-            case Coming() if not self._participant.attendance.has_missed(signed.sender, self._view.round):
+            case Coming() if not self._participant.attendance.has_missed(signed.sender, self._commits):
                 self.coordinator(signed.ballot).ballot.expect(signed.sender)
             case Bye():
                 self._participant.attendance.left(signed.sender)
@@ -63,6 +65,10 @@ class Candidacy:
                     self._coordinators[signed.ballot].left(signed.sender)
             case _:
                 pass
+
+    @property
+    def _commits(self) -> list[Commit]:
+        return self._participant.follower.log.newest(MISSES_REMEMBERED_ROUNDS)
 
     def _heed_call(self, candidate: str, ballot: int) -> None:
         """A candidate that coordinates a higher ballot and lacks voters there asks this peer to come."""

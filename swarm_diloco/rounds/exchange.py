@@ -12,6 +12,7 @@ from swarm_diloco.rounds.decision.checks import check_plan
 from swarm_diloco.rounds.decision.voter import View
 from swarm_diloco.rounds.line import Line
 from swarm_diloco.rounds.participant import Participant
+from swarm_diloco.rounds.probation import MISSES_REMEMBERED_ROUNDS
 from swarm_diloco.rounds.tasks import Tasks
 
 
@@ -52,6 +53,11 @@ class Exchange:
         self.plan = plan
         if self.planned_at is None:
             self.planned_at = asyncio.get_running_loop().time()
+            if ballot == 0 and self._view.candidate(0) != self._participant.identity.peer:
+                follower = self._participant.follower
+                late_seconds = follower.head_age_seconds() - self._participant.next_due_ms / 1000
+                commits = follower.log.newest(MISSES_REMEMBERED_ROUNDS)
+                self._participant.attendance.planned(plan, commits, late_seconds)
         if ballot != self._ballot:
             self._begin(ballot, encoded, tell)
         assert self._butterfly is not None
@@ -99,10 +105,11 @@ class Exchange:
                     self._part_held.clear()
                     await self._part_held.wait()
 
-    def note_senders(self) -> None:
-        """After the round: whom this peer waited for in vain as a reducer, and who has sent all."""
-        if self._butterfly is None:
+    def learn_from(self, commit: Commit) -> None:
+        """After the round: who sent what was planned, and whom this peer waited for in vain as a reducer."""
+        if self._butterfly is None or self.plan is None:
             return
+        self._participant.attendance.averaged(self.plan, commit)
         senders = self._participant.attendance.senders
         for peer in self._butterfly.in_vain:
             senders.missed(peer, self._view.round)

@@ -4,7 +4,8 @@ from collections import deque
 from collections.abc import Sequence
 from statistics import median, quantiles
 
-from swarm_diloco.diloco.ledger import Commit
+from swarm_diloco.diloco.ledger import Commit, Kind, is_in_bitmap
+from swarm_diloco.network.messages import Plan
 from swarm_diloco.rounds.probation import Probation, absences
 from swarm_diloco.rounds.settings import RunRules
 
@@ -18,9 +19,10 @@ class Attendance:
     """Whom this peer has waited for in vain, and how late knocks come: what patience is made of."""
 
     def __init__(self) -> None:
-        self.senders = Probation()  # whom this peer waited for as a reducer
+        self.senders = Probation()  # whom this peer waited for as a reducer, and who sent nobody anything
         self.reducers = Probation()  # and as a coordinator, for averaged parts
-        self._in_vain = Probation()  # what this peer saw as a coordinator, beside what the log shows
+        self._in_vain = Probation()  # what this peer saw as a coordinator
+        self._shown = Probation()  # what the log shows
         self._looked_at = -1  # the newest commit that was looked at
         self._left: set[str] = set()
         self._late: dict[str, None] = {}  # in order of coming
@@ -32,23 +34,30 @@ class Attendance:
 
         `commits` are the chain's newest, oldest first.
         """
+        self._look(commits)
         newest = commits[-1]
-        shown = absences(commits)
-        for commit in commits:
-            if commit.round > self._looked_at:
-                self._in_vain.happened(commit.round, {member.peer for member in commit.members})
-        self._looked_at = newest.round
         members = {
             member.peer
             for member in newest.members
-            if not shown.is_on(member.peer, newest.round) and not self._in_vain.is_on(member.peer, newest.round)
+            if not self._shown.is_on(member.peer, newest.round) and not self._in_vain.is_on(member.peer, newest.round)
         }
         late = {peer for peer in self._late if self._in_vain.num_misses(peer, newest.round) < MAX_LATE_MISSES}
         return (members | late) - self._left
 
-    def has_missed(self, peer: str, round_: int) -> bool:
+    def _look(self, commits: Sequence[Commit]) -> None:
+        if commits[-1].round <= self._looked_at:
+            return
+        self._shown = absences(commits)
+        for commit in commits:
+            if commit.round > self._looked_at:
+                self._in_vain.happened(commit.round, {member.peer for member in commit.members})
+        self._looked_at = commits[-1].round
+
+    def has_missed(self, peer: str, commits: Sequence[Commit]) -> bool:
         """Whether the peer was waited for in vain of late."""
-        return self._in_vain.num_misses(peer, round_) > 0
+        self._look(commits)
+        round_ = commits[-1].round
+        return self._in_vain.num_misses(peer, round_) + self._shown.num_misses(peer, round_) > 0
 
     def missed(self, peer: str, round_: int) -> None:
         """A plan was made without the peer, after waiting for it."""
@@ -72,6 +81,21 @@ class Attendance:
     def knocked(self, peer: str) -> None:
         self._left.discard(peer)
         self._late.pop(peer, None)
+
+    def planned(self, plan: Plan, commits: Sequence[Commit], lateness_seconds: float) -> None:
+        """Another's plan came so long after the round was due: so late was the last, if all expected are in it."""
+        if self.expected(commits) <= {peer for peer, _ in plan.members}:
+            self.opened([lateness_seconds])
+
+    def averaged(self, plan: Plan, commit: Commit) -> None:
+        """A round's plan and what became of it: who is in none of its parts has sent nothing."""
+        for index, (peer, weight) in enumerate(plan.members):
+            if commit.kind is Kind.NORMAL and weight and any(is_in_bitmap(part.senders, index) for part in plan.parts):
+                listed = next((i for i, member in enumerate(commit.members) if member.peer == peer), None)
+                if listed is not None and any(part.lists(listed) for part in commit.parts):
+                    self.senders.came(peer, commit.round)
+                else:
+                    self.senders.missed(peer, commit.round)
 
     def opened(self, lateness_seconds: Sequence[float]) -> None:
         """One round's knocks, in seconds after its opening."""

@@ -19,6 +19,7 @@ MAX_PEERS = 4096  # remembered; of more the one with the oldest miss is forgotte
 class _Misses:
     rounds: deque[int] = field(default_factory=lambda: deque(maxlen=MISSES_REMEMBERED_ROUNDS))
     times_come: int = 0  # in a row since the last one
+    came_at: int = -1  # round
 
 
 class Probation:
@@ -39,8 +40,9 @@ class Probation:
 
     def came(self, peer: str, round_: int) -> None:
         misses = self._misses.get(peer)
-        if misses and round_ > misses.rounds[-1]:
+        if misses and round_ > max(misses.rounds[-1], misses.came_at):
             misses.times_come += 1
+            misses.came_at = round_
 
     def happened(self, round_: int, present: Collection[str]) -> None:
         """A round in which it could be in time: who did not come, waited for or not, begins to count anew."""

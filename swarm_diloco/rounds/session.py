@@ -128,7 +128,7 @@ class Session:
             self._participant.attendance.decided(asyncio.get_running_loop().time() - self.exchange.planned_at)
         if (kilobits := self.exchange.traffic.line.kilobits()) is not None:
             self._participant.upload_rates.append(kilobits)
-        self.exchange.note_senders()
+        self.exchange.learn_from(self._participant.follower.log.commit(self.round))
 
     async def leave(self) -> None:
         """Say bye to the coordinator: on the stream to it, or on one made for that."""

@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 from small_swarm import QUICK, rules_for
-from swarm_diloco.diloco.ledger import Commit, Kind, Member
+from swarm_diloco.diloco.ledger import Commit, Kind, Member, PartRecord, member_bitmap
 from swarm_diloco.diloco.records import HASH_BYTES
 from swarm_diloco.diloco.schedule import ScheduleSettings
-from swarm_diloco.rounds.membership import Attendance
+from swarm_diloco.network.messages import Plan, PlannedPart
+from swarm_diloco.rounds.membership import ROUNDS_NEEDED, Attendance
 from swarm_diloco.rounds.probation import MAX_PEERS, MAX_PENALTY, MISSES_REMEMBERED_ROUNDS, Probation
 
 NO_HASH = bytes(HASH_BYTES)
@@ -58,10 +59,10 @@ def test_a_gap_starts_the_count_anew_and_old_misses_are_forgotten() -> None:
     attendance = Attendance()
     attendance.missed("ben", 1)
     assert attendance.expected([commit(2, "ben"), commit(3, "ann"), commit(4, "ben")]) == set()
-    assert attendance.has_missed("ben", 4)
+    assert attendance.has_missed("ben", [commit(4, "ben")])
     later = 1 + MISSES_REMEMBERED_ROUNDS
     assert attendance.expected([commit(later, "ben")]) == {"ben"}
-    assert not attendance.has_missed("ben", later)
+    assert not attendance.has_missed("ben", [commit(later, "ben")])
 
 
 def test_patience_follows_the_usual_lateness_within_its_bounds() -> None:
@@ -154,3 +155,43 @@ def test_only_so_many_peers_are_remembered() -> None:
         probation.missed(f"peer {number}", 1)
     assert not probation.is_on("peer 0", 1)
     assert probation.is_on("peer 1", 1)
+
+
+# --- what a plan and its commit show
+
+
+def plan_for(senders: dict[str, int]) -> Plan:
+    """`senders`: the bits of the parts that each is planned to send, of two parts."""
+    bitmaps = [member_bitmap([i for i, bits in enumerate(senders.values()) if bits >> part & 1]) for part in range(2)]
+    return Plan(
+        tuple((peer, 100) for peer in senders), tuple(PlannedPart(0, 0, bitmap) for bitmap in bitmaps), 1000, 2000
+    )
+
+
+def test_who_is_in_none_of_the_parts_it_was_to_send_is_not_waited_for_by_any_reducer() -> None:
+    attendance = Attendance()
+    plan = plan_for({"ann": 3, "ben": 3, "slow": 1, "idle": 0})
+    decided = replace(
+        commit(7, "slow", "ben", "ann", "idle"),
+        parts=(PartRecord(0, NO_HASH, member_bitmap([0, 2]), 200), PartRecord(0, NO_HASH, member_bitmap([2]), 100)),
+    )
+    attendance.averaged(plan, decided)
+    assert attendance.senders.on(8) == {"ben"}
+    void = replace(commit(8, "ann"), kind=Kind.VOID)
+    attendance.averaged(plan, void)
+    assert attendance.senders.on(9) == {"ben"}
+    for round_ in (9, 10):
+        ben_too = tuple(replace(part, senders=member_bitmap([0, 1, 2])) for part in decided.parts)
+        attendance.averaged(plan, replace(decided, round=round_, parts=ben_too))
+        attendance.senders.came("ben", round_)  # the reducer saw it too: once a round
+    assert attendance.senders.on(11) == set()
+
+
+def test_members_learn_from_the_plan_how_late_knocks_come_unless_it_waited_in_vain() -> None:
+    attendance, chain = Attendance(), [commit(1, "ann", "ben")]
+    for _ in range(ROUNDS_NEEDED):
+        attendance.planned(plan_for({"ann": 3}), chain, 100.0)  # it waited for ben
+    assert attendance.patience_seconds(TIMED, 1000) == QUICK.opening_seconds
+    for _ in range(ROUNDS_NEEDED):
+        attendance.planned(plan_for({"ann": 3, "ben": 3}), chain, 2.0)
+    assert attendance.patience_seconds(TIMED, 1000) == pytest.approx(6.0)
