@@ -100,9 +100,10 @@ async def test_two_workers_and_the_bootstrap_peer_agree_and_resume(swarm: Swarm)
         workers = [await swarm.join(invite, name, "--max-rounds", "3") for name in "ab"]
         assert [await app.wait() for app in (bootstrap, *workers)] == [0, 0, 0], workers[0].output
         statuses = [read_status(swarm.run), swarm.status("a"), swarm.status("b")]
-        assert {(status.round, status.digest, status.state_hash) for status in statuses} == {
-            (last_round, statuses[0].digest, statuses[0].state_hash)
-        }
+        # The two workers may decide one round more while they leave, and begin from there the next time.
+        assert {status.round for status in statuses} <= {last_round, last_round + 1}
+        states = {(status.round, status.digest, status.state_hash) for status in statuses}
+        assert len(states) == len({status.round for status in statuses}), "one state a round"
         assert sorted(statuses[0].workers) == sorted(status.peer for status in statuses[1:])
         assert "held-out" in statuses[0].losses
         peers = {status.peer for status in statuses}
