@@ -54,17 +54,18 @@ def arguments() -> argparse.Namespace:
 
 
 def use_size(num_values: int) -> None:
-    """A model of so many values, each 65,536 of them alike: numbers do not matter here, and Python's are slow."""
-    some = small_swarm.normal_values
+    """A model of so many values, made from 65,536 of them: Python's numbers are slow. No two parts have equal bytes."""
+    some, num_made = small_swarm.normal_values, min(num_values, 2**16)
 
-    def tiled(seed: int) -> torch.Tensor:
-        small_swarm.NUM_VALUES = min(num_values, 2**16)
-        period = some(seed)
+    def scaled(seed: int) -> torch.Tensor:
+        small_swarm.NUM_VALUES = num_made
+        made = some(seed)
         small_swarm.NUM_VALUES = num_values
-        return period.repeat(-(-num_values // len(period)))[:num_values].clone()
+        num_copies = -(-num_values // num_made)
+        return torch.outer(1 + torch.arange(num_copies) / num_copies, made).flatten()[:num_values].clone()
 
     small_swarm.NUM_VALUES = num_values
-    small_swarm.normal_values = tiled
+    small_swarm.normal_values = scaled
 
 
 def use_sgd(settings: OuterSettings) -> None:
@@ -120,11 +121,12 @@ class TimedPeer(SmallPeer):
             self.credited += outcome.credited_tokens
 
     def contribution(self, base_round: int, tokens: int) -> Contribution:
-        """The same Δ each time: to make one up takes a second of a large model's processor time."""
+        """The same Δ, scaled: to make one up takes a second of a large model's processor time."""
         if self.made is None:
-            self.made = super().contribution(base_round, tokens)
+            self.made = super().contribution(0, tokens)
         return replace(
             self.made,
+            delta=self.made.delta * (1 + base_round / 1000),
             base_round=base_round,
             tokens=tokens,
             ranges=(replace(self.made.ranges[0], first=self.credited, end=self.credited + tokens),),
@@ -188,6 +190,7 @@ async def main(options: argparse.Namespace) -> None:
             line |= {"kind": commit.kind.name, "sent_bytes": status.sent_bytes if status else 0}
             line |= {"received_bytes": status.received_bytes if status else 0}
             if timeline:
+                assert len({part.result_hash for part in commit.parts}) == len(commit.parts), "parts of equal bytes"
                 line |= {"at": timeline.of(applied), "reduces": timeline.reduced_parts.get(peer.peer, 0)}
                 line |= {
                     "upload_kilobits": timeline.upload_kilobits,
