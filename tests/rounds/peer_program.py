@@ -20,7 +20,6 @@ from pathlib import Path
 import torch
 import uvloop
 
-import small_swarm
 from small_swarm import FAST, SmallPeer, genesis_of, identity, rules_for
 from swarm_diloco.diloco.ledger import Commit, listed_values
 from swarm_diloco.diloco.outer_optimizer import OuterSettings
@@ -51,21 +50,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--part-values", type=int, default=RoundSettings().part_values)
     parser.add_argument("--period", type=float, default=10.0)
     return parser.parse_args()
-
-
-def use_size(num_values: int) -> None:
-    """A model of so many values, made from 65,536 of them: Python's numbers are slow. No two parts have equal bytes."""
-    some, num_made = small_swarm.normal_values, min(num_values, 2**16)
-
-    def scaled(seed: int) -> torch.Tensor:
-        small_swarm.NUM_VALUES = num_made
-        made = some(seed)
-        small_swarm.NUM_VALUES = num_values
-        num_copies = -(-num_values // num_made)
-        return torch.outer(1 + torch.arange(num_copies) / num_copies, made).flatten()[:num_values].clone()
-
-    small_swarm.NUM_VALUES = num_values
-    small_swarm.normal_values = scaled
 
 
 def use_sgd(settings: OuterSettings) -> None:
@@ -140,12 +124,9 @@ def peer_of(options: argparse.Namespace) -> SmallPeer:
         use_sgd(outer)
     kind, rules, period = SmallPeer, rules_for(FAST, outer=outer), 0.2
     if options.values:
-        use_size(options.values)
-        rules, period = (
-            rules_for(RoundSettings(part_values=options.part_values), outer=outer, pace="time"),
-            options.period,
-        )
-        kind = TimedPeer
+        home = RoundSettings(part_values=options.part_values)
+        rules = rules_for(home, outer=outer, pace="time", num_values=options.values)
+        kind, period = TimedPeer, options.period
     peer = kind(options.name, options.folder, rules, genesis_of(rules, [identity("boot").peer]), step_seconds=period)
     peer.trains = options.name != "boot" or options.founds
     return peer
