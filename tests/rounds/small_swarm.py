@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import random
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +18,7 @@ from swarm_diloco.diloco.ledger import Commit, DataRange, Header, Kind, Member, 
 from swarm_diloco.diloco.outer_optimizer import OuterSettings
 from swarm_diloco.diloco.records import HASH_BYTES, hash_of
 from swarm_diloco.diloco.schedule import ScheduleSettings
+from swarm_diloco.errors import DataError
 from swarm_diloco.network.identity import Identity
 from swarm_diloco.network.interface import Network
 from swarm_diloco.network.simulated_network import SimulatedWorld, run_virtual
@@ -154,6 +156,8 @@ class SmallPeer:
         self.follower = Follower(network, self.rules, published, self.folder, replica)
         self.follower.subscribe(self._on_applied)
         await self.follower.load()
+        with suppress(DataError):  # of parts that are not here
+            await self.follower.apply_recorded([])
         if self.donors:
             await self.follower.catch_up(self.donors)
         self.engine = Engine(

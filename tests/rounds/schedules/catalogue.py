@@ -1,9 +1,10 @@
 """All schedules, in the order of PROTOCOL."""
 
-from schedules import councils, deciding
+from schedules import alone_and_late, bits, councils, deciding, dht, waiting
 from schedules.schedule import Schedule
 
-ALL: list[Schedule] = [*deciding.SCHEDULES, *councils.SCHEDULES]
+MODULES = (deciding, councils, alone_and_late, waiting, bits, dht)
+ALL: list[Schedule] = [schedule for module in MODULES for schedule in module.SCHEDULES]
 
 
 def by_id(id_: str) -> Schedule:

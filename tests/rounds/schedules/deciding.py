@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from schedules import bounds, faults
 from schedules.disorder import LIES, Lie, failing_part, lying_coordinator, two_candidates, unruly_messages
 from schedules.faults import COORDINATOR_STAGES, REDUCER_STAGES
 from schedules.peer import ScheduledPeer
-from schedules.schedule import BOUNDS, Schedule, Trial
+from schedules.schedule import BOUNDS, FOUR, Schedule, Trial, lines_of
 from schedules.voter_faults import VOTER_STAGES, at_voter
 from swarm_diloco.diloco.ledger import Kind
 from swarm_diloco.network.simulated_network import LinkSettings
@@ -65,10 +66,27 @@ def voter_restarts(stage: str) -> Callable[[Trial], Awaitable[None]]:
     return play
 
 
+async def only_holder_is_behind_nat(trial: Trial) -> None:
+    """A reducer dies when its parts have come to one member alone, and nobody can dial that one."""
+
+    def hit(victim: ScheduledPeer) -> bool:
+        trial.kill(victim, flushes=True)
+        return False
+
+    trial.peer("nat", is_reachable=False)
+    with faults.at_reducer(trial, "only holder", hit, first_round=first_round(trial)):
+        await trial.begin({"nat": replace(lines_of(trial.chance), client_mode=True)})
+        await trial.struck.wait()
+        await trial.reach(trial.struck_round)
+        await trial.further(FURTHER_ROUNDS)
+
+
 async def messages_misbehave(trial: Trial) -> None:
-    """Delays of a second and more between streams; some messages never leave, some twice."""
-    link = LinkSettings(latency_seconds=0.03, jitter_seconds=0.4, loss_fraction=0.1, dial_failure_fraction=0.05)
-    with unruly_messages(trial, lost=0.02, doubled=0.1):
+    """Each stream has delays of its own, up to a second; some messages never leave, some twice."""
+    link = LinkSettings(latency_seconds=0.03, jitter_seconds=0.15, loss_fraction=0.05, dial_failure_fraction=0.05)
+    for name in trial.schedule.names:
+        trial.peer(name, step_seconds=trial.chance.uniform(4.0, 5.0))  # rounds longer than what a lost message costs
+    with unruly_messages(trial, lost=0.01, doubled=0.1):
         await trial.begin(link=link)
         trial.strike(1)
         await trial.reach(10)
@@ -129,6 +147,14 @@ SCHEDULES = [
             bound=bounds.next_ballot(BOUNDS),
         )
         for stage in VOTER_STAGES
+    ),
+    Schedule(
+        group="deciding",
+        name="only holder of a part",
+        stage="in client mode, its reducer dies",
+        play=only_holder_is_behind_nat,
+        names=(*FOUR, "nat"),
+        bound=bounds.next_ballot(BOUNDS),
     ),
     Schedule(
         group="deciding",

@@ -8,7 +8,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
 from unittest.mock import patch
 
 from schedules.peer import ScheduledPeer
@@ -18,6 +17,8 @@ from swarm_diloco.network.messages import Decided, Message, Plan, Propose, Seale
 from swarm_diloco.rounds.butterfly import Butterfly
 from swarm_diloco.rounds.coordinator import Coordinator
 from swarm_diloco.rounds.decision.ballot import Action, Decide, SendPlan, SendProposal
+from swarm_diloco.rounds.part_frame import PartFrame
+from swarm_diloco.rounds.part_sender import PartSender
 from swarm_diloco.rounds.session import Session
 
 COORDINATOR_STAGES = (
@@ -129,6 +130,9 @@ def at_reducer(trial: Trial, stage: str, hit: Hit, *, first_round: int) -> Itera
             case "sealed":
                 with _gather_held(aim, share=0.0):
                     yield
+            case "only holder":
+                with _gather_held(aim, share=0.0, to=trial.peers["nat"]):
+                    yield
             case "half of the gather":
                 with _gather_held(aim, share=0.5):
                     yield
@@ -180,15 +184,18 @@ def _mid_part(aim: Aim) -> Iterator[None]:
 class _Gather:
     """A reducer's results on their way: its coordinator is to know the parts' hashes, members so much of the bytes."""
 
-    def __init__(self, aim: Aim, share: float) -> None:
+    def __init__(self, aim: Aim, share: float, to: ScheduledPeer | None) -> None:
         self._aim = aim
         self._share = share
+        self._to = to  # gets all, and nobody else anything
         self._sealed: set[int] = set()
         self._num_sent = 0
         self._is_struck = asyncio.Event()
 
     @property
     def _quota(self) -> int:
+        if self._to is not None:
+            return self._aim.num_parts
         return int(self._share * self._aim.num_parts * (len(self._aim.trial.peers) - 1))
 
     async def told(self, sealed: Sealed) -> None:
@@ -199,8 +206,8 @@ class _Gather:
         self._num_sent += 1
         await self._strike_if_enough()
 
-    async def may_send(self) -> None:
-        if self._num_sent >= self._quota:
+    async def may_send(self, peer: str) -> None:
+        if self._num_sent >= self._quota or (self._to is not None and peer != self._to.peer):
             await self._is_struck.wait()
 
     async def _strike_if_enough(self) -> None:
@@ -213,31 +220,24 @@ class _Gather:
             self._is_struck.set()
 
 
-class _WatchedStream:
-    """A member's stream at the reducer."""
-
-    def __init__(self, stream: Stream, gather: _Gather) -> None:
-        self._stream, self._gather = stream, gather
-
-    async def send(self, frame: bytes, *, timeout_seconds: float) -> None:
-        await self._gather.may_send()
-        await self._stream.send(frame, timeout_seconds=timeout_seconds)
-        await self._gather.sent()
-
-
 @contextmanager
-def _gather_held(aim: Aim, *, share: float) -> Iterator[None]:
-    tell, send_results = Session._tell, Butterfly._send_results
-    gather = _Gather(aim, share)
+def _gather_held(aim: Aim, *, share: float, to: ScheduledPeer | None = None) -> Iterator[None]:
+    tell, send = Session._tell, PartSender._send
+    gather = _Gather(aim, share, to)
 
     async def told(session: Session, stream: Stream, message: Message) -> None:
         await tell(session, stream, message)
         if isinstance(message, Sealed) and aim.is_victims(session._participant.identity.peer, session.round):
             await gather.told(message)
 
-    async def held(exchange: Butterfly, stream: Any, ready: Any) -> None:
-        is_victims = aim.is_victims(exchange._network.peer, exchange._hello.round)
-        await send_results(exchange, _WatchedStream(stream, gather) if is_victims else stream, ready)  # type: ignore[arg-type]
+    async def held(sender: PartSender, frame: PartFrame) -> None:
+        exchange: Butterfly = sender._frame_of.__self__  # type: ignore[attr-defined]
+        is_result = not sender._is_contribution and aim.is_victims(exchange._network.peer, exchange._hello.round)
+        if is_result:
+            await gather.may_send(sender.peer)
+        await send(sender, frame)
+        if is_result:
+            await gather.sent()
 
-    with patch.object(Session, "_tell", told), patch.object(Butterfly, "_send_results", held):
+    with patch.object(Session, "_tell", told), patch.object(PartSender, "_send", held):
         yield

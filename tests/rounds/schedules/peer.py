@@ -1,6 +1,7 @@
 """A SmallPeer that keeps a worker's books as the trainer does, and says how long it waited."""
 
 import asyncio
+import random
 from dataclasses import dataclass, field
 
 from small_swarm import SmallPeer
@@ -30,8 +31,11 @@ class ScheduledPeer(SmallPeer):
     brought_again: int = 0  # contributions that no commit listed
     waits: list[Wait] = field(default_factory=list)
     applied_at: dict[int, float] = field(default_factory=dict)
+    started_at: float | None = None
     away: list[tuple[float, float]] = field(default_factory=list)  # when it was frozen, killed or cut off
+    comes_every: int = 1  # rounds; the others it trains through
     away_at_the_end: bool = False
+    _chance: random.Random = field(default_factory=lambda: random.Random(1))
     _due: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -39,6 +43,8 @@ class ScheduledPeer(SmallPeer):
         return asyncio.get_running_loop().time()
 
     async def start(self, network: Network) -> None:
+        if self.started_at is None:
+            self.started_at = self.now
         await super().start(network)
         assert self.engine is not None
         assert self.follower is not None
@@ -73,14 +79,29 @@ class ScheduledPeer(SmallPeer):
             self.progress.listed(weight=self.progress.pending_weight, fraction=1.0, credited_tokens=unseen)
             self.credited += unseen
         self.settled_round = max(self.settled_round, log.head.round)
+        if not self.progress.pending_tokens:
+            self.progress.restarted(self.follower.replica.round)
+        elif self.progress.missed(self.follower.replica.round) >= MAX_MISSED:
+            self._drop(self.follower.replica.round)
+
+    def _drop(self, newest: int) -> None:
+        self.dropped += self.progress.pending_tokens
+        self.progress.restarted(newest)
 
     async def _train(self) -> None:
         """With pace "time" until the round is due, once the swarm has a pace; else one step."""
         assert self.follower is not None
-        log = self.follower.log
-        if self.rules.schedule.pace == "time" and log.commit(log.head.round).next_due_ms:
+        assert self.engine is not None
+        log, inner_step_seconds = self.follower.log, self.step_seconds / self.rules.schedule.inner_steps
+        self.engine.due_lead_seconds = inner_step_seconds  # as the client: nobody is to wait for a step that ends late
+        is_paced = self.rules.schedule.pace == "time" and log.commit(log.head.round).next_due_ms
+        if is_paced:
             began_at = self.now
             await self._due.wait()
+            while log.head.round % self.comes_every:
+                self._due.clear()
+                await self._due.wait()
+            await asyncio.sleep(self._chance.uniform(0.0, inner_step_seconds))  # the step under way ends
             num_steps = max(1, int((self.now - began_at) / self.step_seconds))
         else:
             await asyncio.sleep(self.step_seconds)
@@ -111,8 +132,7 @@ class ScheduledPeer(SmallPeer):
             return
         self.brought_again += 1
         if progress.missed(outcome.newest) >= MAX_MISSED:
-            self.dropped += progress.pending_tokens
-            progress.restarted(outcome.newest)
+            self._drop(outcome.newest)
 
     def longest_wait(self, until: float) -> float:
         """Of the waits in which this peer was there all the time."""

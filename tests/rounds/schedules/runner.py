@@ -86,11 +86,11 @@ def watched(events: Events) -> Iterator[None]:
         yield
 
 
-def run(schedule: Schedule, seed: int, folder: Path | None = None) -> Result:
+def run(schedule: Schedule, seed: int, folder: Path | None = None, *, is_short: bool = False) -> Result:
     """Raises nothing that a swarm can do wrong: that is in the result."""
     if folder is None:
         with tempfile.TemporaryDirectory() as made:
-            return run(schedule, seed, Path(made))
+            return run(schedule, seed, Path(made), is_short=is_short)
     events = Events()
     trials: list[Trial] = []
     failure: list[str] = []
@@ -98,7 +98,7 @@ def run(schedule: Schedule, seed: int, folder: Path | None = None) -> Result:
 
     async def scenario(world: SimulatedWorld) -> None:
         nonlocal ended_at
-        trial = Trial(schedule, world, folder, seed)
+        trial = Trial(schedule, world, folder, seed, is_short)
         trials.append(trial)
         try:
             await schedule.play(trial)
@@ -112,6 +112,7 @@ def run(schedule: Schedule, seed: int, folder: Path | None = None) -> Result:
         except Exception as error:
             place = traceback.extract_tb(error.__traceback__)[-1]
             failure.append(f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})")
+    assert any(peer.follower for peer in trials[0].peers.values()), failure
     return _judged(trials[0], events, failure, ended_at)
 
 
@@ -122,11 +123,12 @@ def _judged(trial: Trial, events: Events, failure: list[str], ended_at: float) -
         peer.away_at_the_end = peer.name in trial.dead
     wrong_tokens, tokens = every_token_once(peers)
     waits = {peer.name: peer.longest_wait(ended_at) for peer in peers if peer.trains}
-    longest, seconds = max(waits.values(), default=0.0), _seconds_to_decision(trial, ended_at)
+    longest = max(waits.values(), default=0.0)
+    seconds = _seconds_to_decision(trial, ended_at) if trial.seconds is None else trial.seconds
     limit = schedule.bound.seconds
     late = [f"{name} waited {wait:.1f} s" for name, wait in waits.items() if wait > limit + trial.usual_seconds]
     if seconds > limit:
-        late.append(f"{seconds:.1f} s to the next decision")
+        late.append(f"{seconds:.1f} s from {schedule.measured}")
     wrong = dict(zip(PROPERTIES, (one_log(peers), equal_bases(peers), wrong_tokens, late), strict=True))
     steps_lost = _steps_lost(trial, tokens)
     wrong |= dict(zip(ALSO, ([f"{steps_lost:g} steps"] if steps_lost else [], failure), strict=True))
@@ -159,7 +161,11 @@ def _seconds_to_decision(trial: Trial, ended_at: float) -> float:
     if trial.struck_at is None:
         return 0.0
     struck_at = trial.struck_at
-    there = [peer for peer in trial.peers.values() if peer.follower is not None and not peer.away]
+    there = [
+        peer
+        for peer in trial.peers.values()
+        if not peer.away and peer.started_at is not None and peer.started_at <= struck_at
+    ]
     at = [peer.applied_at.get(trial.struck_round, ended_at) for peer in there]
     return max((moment - struck_at for moment in at), default=0.0)
 

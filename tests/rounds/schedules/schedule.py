@@ -2,16 +2,16 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from schedules.peer import ScheduledPeer
-from small_swarm import QUICK, genesis_of, identity, rules_for
+from small_swarm import NUM_VALUES, QUICK, genesis_of, identity, rules_for
 from swarm_diloco.diloco.ledger import Header
 from swarm_diloco.diloco.records import hash_of
 from swarm_diloco.errors import DataError
-from swarm_diloco.network.simulated_network import LinkSettings, SimulatedWorld
+from swarm_diloco.network.simulated_network import LinkSettings, SimulatedNetwork, SimulatedWorld
 from swarm_diloco.rounds.settings import RoundSettings, RunRules
 
 FOUR = ("boot", "ann", "ben", "cleo")
@@ -44,7 +44,9 @@ class Schedule:
     pace: str = "steps"
     limit_seconds: float = 2 * HOUR
     stalled_seconds: float = 0.0  # while nobody is there who could decide: a worker's wait may last so much longer
-    forks: bool = False  # two branches are what is to come of it
+    num_values: int = NUM_VALUES
+    most_seeds: int | None = None  # of a schedule that takes minutes; no test plays it
+    measured: str = "fault to decision"  # what the seconds are of, that the bound is for
 
     @property
     def id(self) -> str:
@@ -72,23 +74,37 @@ class Trial:
     world: SimulatedWorld
     folder: Path
     seed: int
+    is_short: bool = False  # for the tests, where a schedule counts rounds by the hundred
     rules: RunRules = field(init=False)
     peers: dict[str, ScheduledPeer] = field(default_factory=dict)
     chance: random.Random = field(init=False)
     may_train: asyncio.Event = field(default_factory=asyncio.Event)
     struck_at: float | None = None
     struck_round: int = 0
+    seconds: float | None = None  # measured by the script itself
     struck: asyncio.Event = field(default_factory=asyncio.Event)
     notes: list[str] = field(default_factory=list)  # what a script has to say of its run
+    num_starts_in_vain: int = 0
     dead: set[str] = field(default_factory=set)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
-        rules = rules_for(self.schedule.rounds, pace=self.schedule.pace)  # type: ignore[arg-type]
+        rules = rules_for(
+            self.schedule.rounds,
+            pace=self.schedule.pace,  # type: ignore[arg-type]
+            num_values=self.schedule.num_values,
+        )
         run_id = hash_of(f"{self.schedule.id} {self.seed}".encode())  # another order of candidates each time
         self.rules = replace(rules, run_id=run_id)
-        self.genesis = genesis_of(self.rules, [identity("boot").peer])
+        self.make_genesis()
+
+    def make_genesis(self) -> None:
+        self.genesis = self.genesis_for(self.rules)
+
+    @staticmethod
+    def genesis_for(rules: RunRules) -> bytes:
+        return genesis_of(rules, [identity("boot").peer])
 
     # --- who is there
 
@@ -102,6 +118,7 @@ class Trial:
             peer.donors = [identity("boot").peer]
             if "step_seconds" not in settings:
                 peer.step_seconds = self.chance.uniform(0.8, 1.2)
+        peer._chance = random.Random(self.chance.random())
         self.peers[name] = peer
         return peer
 
@@ -110,12 +127,12 @@ class Trial:
             peer = self.peers[name] if name in self.peers else self.peer(name)
             await peer.start(self.world.network(peer.identity, link or lines_of(self.chance)))
 
-    async def begin(self, *names: str, link: LinkSettings | None = None) -> None:
+    async def begin(self, links: Mapping[str, LinkSettings] | None = None, *, link: LinkSettings | None = None) -> None:
         """All are there before the first round, so that its commit lists them."""
-        for name in names or self.schedule.names:
+        for name in self.schedule.names:
             peer = self.peers[name] if name in self.peers else self.peer(name)
             peer.may_train = self.may_train
-            await self.start(name, link=link)
+            await self.start(name, link=(links or {}).get(name, link))
         self.may_train.set()
 
     def named(self, peer_id: str) -> ScheduledPeer:
@@ -152,6 +169,9 @@ class Trial:
         rounds = self.rules.rounds
         return rounds.opening_seconds + rounds.deadline_seconds + self.schedule.stalled_seconds
 
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
     # --- faults
 
     def strike(self, round_: int | None = None) -> None:
@@ -167,17 +187,22 @@ class Trial:
         peer.away.append((self.now, float("inf")))
         self.run_aside(peer.stop())
 
-    def freeze(self, peer: ScheduledPeer, seconds: float) -> None:
-        """SIGSTOP for so long, or a laptop's sleep."""
+    def freeze(self, peer: ScheduledPeer, seconds: float | None = None) -> None:
+        """SIGSTOP, or a laptop's sleep: for so long, or until `thaw`."""
         self.world.freeze(peer.peer)
         self.dead.add(peer.name)
-        peer.away.append((self.now, self.now + seconds))
-        self.run_aside(self._thaw(peer, seconds))
+        peer.away.append((self.now, float("inf")))
+        if seconds is not None:
+            self.run_aside(self._thaw_after(peer, seconds))
 
-    async def _thaw(self, peer: ScheduledPeer, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+    def thaw(self, peer: ScheduledPeer) -> None:
         self.world.thaw(peer.peer)
         self.dead.discard(peer.name)
+        peer.away[-1] = (peer.away[-1][0], self.now)
+
+    async def _thaw_after(self, peer: ScheduledPeer, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        self.thaw(peer)
 
     async def restart(self, peer: ScheduledPeer) -> None:
         """From its disk."""
@@ -185,14 +210,29 @@ class Trial:
         peer.donors = [other.peer for other in self.alive]
         peer.away[-1] = (peer.away[-1][0], self.now)
         self.dead.discard(peer.name)
+        await self.start_until_it_works(peer, self.world.restart(peer.peer))
+
+    async def start_until_it_works(self, peer: ScheduledPeer, network: SimulatedNetwork) -> None:
+        """While nobody can give it the run's state it says so, and whoever runs it starts it again."""
         while True:
             try:
-                await peer.start(self.world.restart(peer.peer))
+                await peer.start(network)
                 return
-            except DataError:  # it says so, and whoever runs it starts it again
-                self.notes.append(f"{peer.name} had to be started again")
+            except DataError:
+                self.num_starts_in_vain += 1
                 self.world.crash(peer.peer)
                 await asyncio.sleep(1)
+                network = self.world.restart(peer.peer)
+
+    async def until_listed(self, peer: ScheduledPeer, since: int) -> int:
+        """The first round after `since` whose commit has this worker's work."""
+        round_ = since + 1
+        while True:
+            await self.reach(round_, [other for other in self.alive if other is not peer][:1] or [peer])
+            member = self.header(round_).commit().member(peer.peer)
+            if member is not None and member.tokens:
+                return round_
+            round_ += 1
 
     def run_aside(self, work: Awaitable[None]) -> None:
         """What goes on beside the script; `end` waits for it."""
