@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 from swarm_diloco.diloco.ledger import Commit
 from swarm_diloco.network.interface import Stream
@@ -14,6 +15,7 @@ from swarm_diloco.rounds.participant import Participant
 from swarm_diloco.rounds.probation import MISSES_REMEMBERED_ROUNDS
 from swarm_diloco.rounds.tasks import Tasks
 
+BEGIN_SECONDS = 1.0
 MAX_BALLOT_STEP = 2**16  # that a ballot may lie past the one promised here: nobody can use up all ballots at once
 
 
@@ -36,16 +38,24 @@ class Candidacy:
         self._coordinators: dict[int, Coordinator] = {}
         self._held: set[bytes] = set()
         self._tasks = Tasks()
+        self._has_begun = asyncio.Event()
 
     async def run(self) -> None:
         """Coordinate until cancelled. Raises StateError if the council's majority has another state."""
-        await self._tasks.run(_for_ever())
+        await self._tasks.run(self._begin())
+
+    async def _begin(self) -> None:
+        self._has_begun.set()
+        await asyncio.Event().wait()
 
     async def admit(self, signed: Signed, stream: Stream) -> None:
         """A peer's word on this round; a knock's stream is served until the peer leaves or the round is over."""
         if isinstance(signed.message, Promised):
             self._heed_call(signed.sender, signed.message.ballot)
             return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(BEGIN_SECONDS):
+                await self._has_begun.wait()  # this round may have opened a moment ago
         reply = self._reason_against(signed)
         if reply is not None:
             frame = self._participant.sign(self._view.round, signed.ballot, reply).frame
@@ -90,6 +100,11 @@ class Candidacy:
             return Refused("the ballot is too far ahead")
         return None
 
+    def expect(self, peer: str) -> None:
+        """Wait for this peer too, where no plan is made yet."""
+        for coordinator in self._coordinators.values():
+            coordinator.ballot.expect(peer)
+
     def coordinator(self, ballot: int) -> Coordinator:
         """This peer's coordinator of a ballot whose candidate it is."""
         if ballot not in self._coordinators:
@@ -122,7 +137,3 @@ class Candidacy:
         """The round is in the log: tell whoever still waits here."""
         for coordinator in self._coordinators.values():
             coordinator.conclude(header)
-
-
-async def _for_ever() -> None:
-    await asyncio.Event().wait()

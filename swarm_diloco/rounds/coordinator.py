@@ -67,6 +67,9 @@ class Coordinator:
         self, participant: Participant, view: View, ballot: int, *, stalled_from: Callable[[], float | None]
     ) -> None:
         attendance = participant.attendance
+        me, expected = participant.identity.peer, attendance.expected(participant.follower.log.newest(64))
+        if participant.is_training and not attendance.waited_in_vain_for(me, view.round):
+            expected.add(me)  # its own contribution will come, whatever the log shows
         period = participant.follower.log.commit(view.round - 1).next_due_ms / 1000
         now = asyncio.get_running_loop().time()
         self._due_at = now - participant.follower.head_age_seconds() + period
@@ -78,7 +81,7 @@ class Coordinator:
                 view=view,
                 ballot=ballot,
                 me=participant.identity.peer,
-                expected=attendance.expected(participant.follower.log.newest(64)),
+                expected=expected,
                 pacing=Pacing(
                     patience=attendance.patience_seconds(participant.rules, period),
                     deadline=attendance.deadline_seconds(participant.rules),

@@ -11,16 +11,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from swarm_diloco.diloco.ledger import Head, listed_spans, listed_values
+from swarm_diloco.diloco.ledger import Head, Header, listed_spans, listed_values
 from swarm_diloco.errors import DataError, DiskError, NetworkError, RecordError, StateError, SwarmDilocoError
 from swarm_diloco.network.identity import Identity
 from swarm_diloco.network.interface import Network, Stream
 from swarm_diloco.network.messages import (
     FIRST_DEGRADED,
     Ahead,
+    Beat,
     Behind,
     Bye,
     Coming,
+    Decided,
     Here,
     Knock,
     Message,
@@ -35,9 +37,10 @@ from swarm_diloco.rounds.follower import Applied, Follower
 from swarm_diloco.rounds.greeting import greet_for_ever
 from swarm_diloco.rounds.participant import Participant
 from swarm_diloco.rounds.parts_stream import Hello
+from swarm_diloco.rounds.probation import MISSES_REMEMBERED_ROUNDS
 from swarm_diloco.rounds.session import Session
 from swarm_diloco.rounds.settings import RunRules
-from swarm_diloco.rounds.tasks import until_first
+from swarm_diloco.rounds.tasks import end, until_first
 from swarm_diloco.status import ForkStatus, RoundStatus
 
 BYE_SECONDS = 5.0
@@ -250,19 +253,54 @@ class Engine:
             await self._reply(stream, signed, Here())
             await self._meet(signed.sender, signed.head)
         elif signed.round <= log.head.round:
+            self._note_late(signed)
             await self._reply(stream, signed, Behind(log.header_bytes(log.head.round)))
         elif signed.round > log.head.round + 1:
             await self._reply(stream, signed, Ahead())
-            await self._meet(signed.sender, signed.head)
+            if await self._is_told(signed, stream):
+                await self._admit(signed, stream)
+            else:
+                await self._meet(signed.sender, signed.head)
         elif signed.head.digest != log.digest(signed.round - 1):
             await self._reply(stream, signed, Refused("the knock is for another chain"))
             await self._meet(signed.sender, signed.head)
         else:
-            session = await self._open_session(signed.round)
-            if session is None:
-                await self._reply(stream, signed, Ahead())
-            else:
-                await session.admit(signed, stream)
+            await self._admit(signed, stream)
+
+    async def _admit(self, signed: Signed, stream: Stream) -> None:
+        session = await self._open_session(signed.round)
+        if session is None:
+            await self._reply(stream, signed, Ahead())
+        else:
+            await session.candidacy.admit(signed, stream)
+
+    def _note_late(self, signed: Signed) -> None:
+        """A knock at a round of this log that is decided: who keeps coming a moment late is waited for next time."""
+        log, round_ = self.follower.log, signed.round
+        is_recent = max(0, log.head.round - MISSES_REMEMBERED_ROUNDS) < round_
+        if isinstance(signed.message, Knock) and is_recent and signed.head.digest == log.digest(round_ - 1):
+            self._participant.attendance.came_late(signed.sender)
+            if self._session is not None:
+                self._session.candidacy.expect(signed.sender)
+
+    async def _is_told(self, signed: Signed, stream: Stream) -> bool:
+        """Whether the knocker has told, on the same stream, of the one commit that this peer lacks."""
+        if not isinstance(signed.message, Knock):
+            return False
+        with suppress(NetworkError, RecordError, DataError, StateError):
+            frame = await stream.receive(timeout_seconds=HELLO_SECONDS)
+            told = read_signed(frame, run=self.rules.run_id, sender=stream.peer).message
+            header = Header.decode(told.header) if isinstance(told, Decided) else None
+            if header is not None and header.commit().round == self.follower.log.head.round + 1:
+                holders = [stream.peer, *self._participant.donors]
+                learning = asyncio.create_task(self.follower.learn(header, holders))
+                try:
+                    while not (await asyncio.wait({learning}, timeout=self.rules.rounds.heartbeat_seconds))[0]:
+                        await self._reply(stream, signed, Beat())
+                    learning.result()
+                finally:
+                    await end([learning])
+        return self.follower.log.head.round + 1 == signed.round
 
     async def _meet(self, peer: str, head: Head) -> None:
         """Learn from a peer that is ahead, also if nobody else can dial it; see a fork if its head is not on my log."""

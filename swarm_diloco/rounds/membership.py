@@ -53,6 +53,10 @@ class Attendance:
                 self._in_vain.happened(commit.round, {member.peer for member in commit.members})
         self._looked_at = commits[-1].round
 
+    def waited_in_vain_for(self, peer: str, round_: int) -> bool:
+        """Whether this very peer has, as a coordinator."""
+        return self._in_vain.num_misses(peer, round_) > 0
+
     def has_missed(self, peer: str, commits: Sequence[Commit]) -> bool:
         """Whether the peer was waited for in vain of late."""
         self._look(commits)

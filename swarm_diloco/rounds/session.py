@@ -61,8 +61,8 @@ class Session:
         self.knock_hashes: set[bytes] = set()  # of what this session has knocked with
         self._participant = participant
         self._tasks = Tasks()
-        self._candidacy = Candidacy(participant, self.view, on_begin=self._called)
-        self.exchange = Exchange(participant, self.view, self._tasks, on_held=self._candidacy.held)
+        self.candidacy = Candidacy(participant, self.view, on_begin=self._called)
+        self.exchange = Exchange(participant, self.view, self._tasks, on_held=self.candidacy.held)
         self._ballot = participant.voter.promised(self.view)
         self._ballot_raised = asyncio.Event()
         self._contribution: Contribution | None = None
@@ -98,7 +98,7 @@ class Session:
         self.phase = "encoding"
         self._encoded = await self._participant.network.run_blocking(encode_parts, rules, fragment, contribution.delta)
         self._contribution = contribution
-        self._candidacy.stalled_from = self._now + self._participant.follower.seconds_until_due()
+        self.candidacy.stalled_from = self._now + self._participant.follower.seconds_until_due()
         self._is_ready.set()
 
     def take_part(self) -> None:
@@ -112,12 +112,12 @@ class Session:
         finally:
             self._encoded = None  # at once: it may be most of what this peer holds
         log = self._participant.follower.log
-        self._candidacy.conclude(log.header_bytes(self.round))
+        self.candidacy.conclude(log.header_bytes(self.round))
         self._participant.voter.forget_before(log.head.round + 1)
         self._learn_from_it()
 
     async def _until_decided(self) -> None:
-        self._tasks.start(self._candidacy.run())
+        self._tasks.start(self.candidacy.run())
         self._tasks.start(self._take_part())
         self._tasks.start(self._degrade())
         await self._participant.follower.wait_past(self.round - 1)
@@ -132,7 +132,7 @@ class Session:
 
     async def leave(self) -> None:
         """Say bye to the coordinator: on the stream to it, or on one made for that."""
-        self._candidacy.leave()
+        self.candidacy.leave()
         streams = list(self._member_streams)
         for stream in streams:
             with suppress(NetworkError):
@@ -165,11 +165,11 @@ class Session:
     async def _degrade(self) -> None:
         """Stalled for long: leave the council's ballots, but not in the middle of a plan (protocol rule 10)."""
         await self._is_ready.wait()
-        if self._candidacy.stalled_from is None:
+        if self.candidacy.stalled_from is None:
             return  # who brings nothing comes when called
         patience = self._participant.rules.degraded_seconds(self._participant.next_due_ms)
         while True:
-            wakes_at = max(self._candidacy.stalled_from + patience, self._plan_ends_at)
+            wakes_at = max(self.candidacy.stalled_from + patience, self._plan_ends_at)
             if wakes_at <= self._now:
                 self._raise_ballot(FIRST_DEGRADED)
                 return
@@ -208,7 +208,7 @@ class Session:
             self._ballot = ballot
             self._num_same = 0
             self._ballot_raised.set()
-            self._candidacy.raised(ballot)
+            self.candidacy.raised(ballot)
 
     async def _knock_at(self, ballot: int, wait_seconds: float) -> None:
         """One ballot from knock to decided. Raises BallotFailed or NetworkError when it will not be decided here."""
@@ -242,7 +242,7 @@ class Session:
         self.knock_hashes.add(knock.hash_)
         if candidate == self._participant.identity.peer:
             mine, theirs = local_pair(candidate)
-            self._tasks.start(self._candidacy.coordinator(ballot).attend(knock, theirs))
+            self._tasks.start(self.candidacy.coordinator(ballot).attend(knock, theirs))
             return SharedStream(mine)
         stream = await self._participant.network.dial(
             candidate, self.view.rules.control_protocol, timeout_seconds=DIAL_SECONDS
@@ -269,6 +269,7 @@ class Session:
         loop = asyncio.get_running_loop()
         rounds = self.view.rules.rounds
         deadline = loop.time() + wait_seconds if self._contribution is not None else None
+        has_told = False
         while True:
             limit = rounds.silence_seconds
             if deadline is not None:
@@ -291,12 +292,15 @@ class Session:
                     self._voting.append(self._tasks.start(self._vote(proposal, stream, ballot, until)))
                 case Waiting(have, need) if need == rounds.minimum_workers and have < need:
                     self.waiting_for = (have, need)
-                    self._candidacy.stalled_from = loop.time()  # the council is here, and wants more workers
+                    self.candidacy.stalled_from = loop.time()  # the council is here, and wants more workers
                     deadline = loop.time() + wait_seconds if self._contribution is not None else None
                 case Decided(header):
                     await self._end_voting()
                     await self._learn(header, candidate)
                     return
+                case Ahead() if not has_told:
+                    has_told = True  # it learns of the commit before this round, and takes this knock then
+                    await self._send(stream, Decided(self._participant.follower.log.header_bytes(self.round - 1)))
                 case other:
                     await self._heed_refusal(other, candidate, ballot)
 
@@ -326,8 +330,6 @@ class Session:
             case Bye():
                 self._participant.attendance.left(candidate)
                 raise BallotFailed
-            case _:
-                pass
 
     async def _knock_again(self, ballot: int) -> None:
         """One of us lacks a commit, which will be put right soon; or the candidate lies: tries are counted."""
@@ -340,9 +342,8 @@ class Session:
         return [candidate, *(peer for peer in self.plan_members if peer != candidate)]
 
     async def _learn(self, header: bytes, candidate: str) -> None:
-        holders = self._holders(candidate)
         try:
-            await self._participant.follower.learn(Header.decode(header), holders)
+            await self._participant.follower.learn(Header.decode(header), self._holders(candidate))
         except (RecordError, DataError) as error:
             raise BallotFailed from error
 
@@ -391,9 +392,3 @@ class Session:
     async def _end_voting(self) -> None:
         await end([task for task in self._voting if task is not None])
         self._voting.clear()
-
-    # --- as a candidate
-
-    async def admit(self, signed: Signed, stream: Stream) -> None:
-        """Another peer's knock at this round, or word that it will come, or that it leaves."""
-        await self._candidacy.admit(signed, stream)

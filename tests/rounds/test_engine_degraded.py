@@ -235,7 +235,7 @@ def test_a_call_to_a_degraded_ballot_is_not_followed_while_the_round_is_young(tm
                 session = peer.engine._session
                 if session is not None:
                     for caller in (boot, ann, ben):
-                        session._candidacy._heed_call(caller.peer, FIRST_DEGRADED)
+                        session.candidacy._heed_call(caller.peer, FIRST_DEGRADED)
             await boot.reached(head(boot) + 1)
 
     play(peers, script)
