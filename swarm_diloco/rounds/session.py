@@ -268,7 +268,8 @@ class Session:
         """Do what the coordinator says until it says `decided`."""
         loop = asyncio.get_running_loop()
         rounds = self.view.rules.rounds
-        deadline = loop.time() + wait_seconds if self._contribution is not None else None
+        is_due_in = self._participant.follower.seconds_until_due()  # whoever knocks early waits
+        deadline = loop.time() + is_due_in + wait_seconds if self._contribution is not None else None
         has_told = False
         while True:
             limit = rounds.silence_seconds

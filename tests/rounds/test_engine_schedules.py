@@ -19,6 +19,7 @@ from small_swarm import (
     until_phase,
 )
 from swarm_diloco.diloco.ledger import Header
+from swarm_diloco.diloco.ledger import Header
 from swarm_diloco.disk import read_file
 from swarm_diloco.errors import DiskError
 from swarm_diloco.network.messages import Propose
@@ -185,6 +186,21 @@ def test_a_worker_that_is_late_keeps_its_work(tmp_path: Path) -> None:
     slow = peers[3]
     assert any(outcome.listed == 0 for outcome in slow.outcomes)
     assert slow.credited > 0
+
+
+def test_who_knocks_long_before_the_round_is_due_waits_and_drags_nobody_to_another_ballot(tmp_path: Path) -> None:
+    """A step that takes minutes ends when it ends: its worker's knock is early by so much."""
+    peers = make(tmp_path, ["boot", "ann", "ben", "early"], rules_for(pace="time"))
+    for peer in peers[1:3]:
+        peer.step_seconds, peer.keeps_time = 40.0, True
+
+    async def script(_world: SimulatedWorld, peers: list[SmallPeer]) -> None:
+        await all_reach(peers, 8)
+
+    play(peers, script, limit_seconds=2000)
+    log = peers[0].follower.log  # type: ignore[union-attr]
+    assert {Header.decode(log.header_bytes(round_)).ballot for round_ in range(4, 9)} == {0}
+    assert all(outcome.listed == 1.0 for outcome in peers[3].outcomes[3:])
 
 
 def test_nothing_is_decided_until_enough_workers_are_there(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ class ScheduledPeer(SmallPeer):
     comes_every: int = 1  # rounds; the others it trains through
     away_at_the_end: bool = False
     _chance: random.Random = field(default_factory=lambda: random.Random(1))
+    _due_round: int = 0
     _due: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -49,7 +50,18 @@ class ScheduledPeer(SmallPeer):
         assert self.engine is not None
         assert self.follower is not None
         self.follower.subscribe(lambda applied: self.applied_at.setdefault(applied.commit.round, self.now))
-        self.engine.on_due(lambda _round: self._due.set())
+        self.engine.on_due(self._on_due)
+
+    def _on_due(self, round_: int) -> None:
+        self._due_round = round_
+        self._due.set()
+
+    async def _until_due(self) -> None:
+        """A due that came while this worker was at something else is not the next round's."""
+        assert self.follower is not None
+        while self._due_round != self.follower.log.head.round + 1 or self.follower.log.head.round % self.comes_every:
+            self._due.clear()
+            await self._due.wait()
 
     async def _work(self) -> None:
         """Train, bring Δ, settle what became of it: a trainer's life (training.worker), without a model."""
@@ -97,16 +109,12 @@ class ScheduledPeer(SmallPeer):
         is_paced = self.rules.schedule.pace == "time" and log.commit(log.head.round).next_due_ms
         if is_paced:
             began_at = self.now
-            await self._due.wait()
-            while log.head.round % self.comes_every:
-                self._due.clear()
-                await self._due.wait()
+            await self._until_due()
             await asyncio.sleep(self._chance.uniform(0.0, inner_step_seconds))  # the step under way ends
             num_steps = max(1, int((self.now - began_at) / self.step_seconds))
         else:
             await asyncio.sleep(self.step_seconds)
             num_steps = 1
-        self._due.clear()
         self._step(num_steps)
 
     def _step(self, num_steps: int) -> None:

@@ -131,7 +131,7 @@ class Trial:
         """All are there before the first round, so that its commit lists them."""
         for name in self.schedule.names:
             peer = self.peers[name] if name in self.peers else self.peer(name)
-            peer.may_train = self.may_train
+            peer.may_train = peer.may_train or self.may_train
             await self.start(name, link=(links or {}).get(name, link))
         self.may_train.set()
 
