@@ -19,7 +19,6 @@ from small_swarm import (
     until_phase,
 )
 from swarm_diloco.diloco.ledger import Header
-from swarm_diloco.diloco.ledger import Header
 from swarm_diloco.disk import read_file
 from swarm_diloco.errors import DiskError
 from swarm_diloco.network.messages import Propose
