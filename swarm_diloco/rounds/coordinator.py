@@ -307,11 +307,16 @@ class Coordinator:
             attendance.missed(peer, self.view.round)
 
     async def _fetch(self, part: int, part_hash: bytes) -> None:
-        """From any other than its reducer, whose own stream brings it: a result is the same bytes everywhere."""
+        """A result is the same bytes everywhere. Its reducer's own stream brings it to the plan's members: these ask
+        others, and who is none of them asks it first.
+        """
         follower, network, plan = self._participant.follower, self._participant.network, self.ballot.plan
         reducer = plan.members[plan.parts[part].reducer][0] if plan is not None else None
+        holders = [peer for peer in self.ballot.knocks if peer != reducer]
+        if reducer is not None and self.ballot.me not in self.ballot.knocks:
+            holders.insert(0, reducer)
         try:
-            await follower.fetch_parts([part_hash], [peer for peer in self.ballot.knocks if peer != reducer])
+            await follower.fetch_parts([part_hash], holders)
             if (data := follower.log.parts.get(part_hash)) is not None:
                 await network.run_blocking(check_result, self.view.rules, self.view.fragment, part, data)
             self.held(part_hash)

@@ -337,7 +337,8 @@ def test_past_ballot_0_the_reported_vote_of_the_highest_ballot_is_proposed_uncha
 def test_an_adopted_commit_whose_parts_are_nowhere_ends_the_ballot() -> None:
     commit = finished_commit()
     round_ = Round(ballot_of(1))
-    round_.knock(knock(C0, 1, vote=VoteCast(0, commit.encode())), knock(C1, 1))
+    vote = VoteCast(0, commit.encode())
+    round_.knock(knock(C0, 1, vote=vote), knock(C1, 1, vote=vote))
     round_.ballot.unavailable(commit.parts[0].result_hash)
     round_.advance()
     assert round_.ballot.is_over
@@ -356,10 +357,12 @@ def test_who_reports_a_vote_for_what_nobody_holds_is_done_without_where_the_othe
     """Any majority's promises will do, and a lie stalls nobody."""
     commit = finished_commit()
     round_ = Round(ballot_of(1, expected=set(COUNCIL.members)))
-    round_.knock(knock(C0, 1, vote=VoteCast(0, commit.encode())), knock(C1, 1), knock(C2, 1))
+    round_.knock(knock(C0, 1, vote=VoteCast(0, commit.encode())), knock(C1, 1))
     assert len(round_.said(FetchPart)) == NUM_PARTS
     round_.ballot.unavailable(commit.parts[0].result_hash)
     round_.advance()
+    assert not round_.ballot.is_over, "the third is still to come"
+    round_.knock(knock(C2, 1))
     assert round_.said(SendPlan)
     round_.seal()
     assert round_.proposed != commit

@@ -257,38 +257,45 @@ class Ballot:
         return self._adoptable() if self.ballot > 0 else None
 
     def _does_without(self, commit_bytes: bytes) -> bool:
-        """Leave out the knocks that report this vote, if its parts are nowhere and the others are a majority.
+        """Leave out the knocks that report this vote, if its parts are nowhere and the others here are a majority.
 
         Any majority's promises will do: each shares a peer with those who may have decided, so that nothing decided can
         be passed over. Else one that claims to have voted for what nobody holds would stall a round for ever.
         """
-        if self._voted_here or self._adopting is None:
+        others = [peer for peer in self._others(commit_bytes) if peer in self.knocks]
+        if self._adopting is None or not self._is_nowhere(self._adopting) or not self.view.council.is_majority(others):
             return False
-        if self._unavailable.isdisjoint(part.result_hash for part in self._adopting.parts):
-            return False
-        reporters = {
-            signed.sender
-            for signed in self._promises
-            if (cast := knock_of(signed).vote) is not None and cast.commit_bytes == commit_bytes
-        }
-        promisers = [peer for peer in self._promisers(()) if peer not in reporters]
-        if not self.view.council.is_majority(promisers):
-            return False
-        self._unproven |= reporters
+        self._unproven |= {signed.sender for signed in self._promises} - set(others)
         self._adopting = None
-        self._promises = tuple(self.knocks[peer] for peer in promisers)
+        self._promises = tuple(self.knocks[peer] for peer in others)
         return True
 
+    def _is_nowhere(self, commit: Commit) -> bool:
+        return not self._unavailable.isdisjoint(part.result_hash for part in commit.parts)
+
+    def _others(self, commit_bytes: bytes) -> list[str]:
+        """The council but for those who report this vote; nobody if it is this coordinator's own."""
+        if self._voted_here:
+            return []
+        votes = {signed.sender: knock_of(signed).vote for signed in self.knocks.values()}
+        return [
+            peer
+            for peer in self.view.council.members
+            if peer not in self._unproven and ((cast := votes.get(peer)) is None or cast.commit_bytes != commit_bytes)
+        ]
+
     def _adopt(self, commit_bytes: bytes) -> list[Action]:
-        """Propose a reported commit unchanged, once its parts are here. A part that is nowhere ends this ballot."""
+        """Propose a reported commit unchanged, once its parts are here. A part that is nowhere ends this ballot, unless
+        who is still to come may be a majority without those who report it.
+        """
         if self._adopting is None:
             self._adopting = Commit.decode(commit_bytes)
             wanted = [(index, part.result_hash) for index, part in enumerate(self._adopting.parts)]
             missing = [(index, result_hash) for index, result_hash in wanted if result_hash not in self._held]
             if missing:
                 return [FetchPart(index, result_hash) for index, result_hash in missing]
-        if self._unavailable & {part.result_hash for part in self._adopting.parts}:
-            self._failed = True
+        if self._is_nowhere(self._adopting):
+            self._failed = not self.view.council.is_majority(self._others(commit_bytes))
             return []
         if all(part.result_hash in self._held for part in self._adopting.parts):
             return [self._propose(commit_bytes)]

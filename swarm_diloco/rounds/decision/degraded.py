@@ -60,8 +60,8 @@ class DegradedBallot(Ballot):
                 self._adopting = None
         return adopted(self.view, self.ballot, self._promises, without)
 
-    def _does_without(self, _commit_bytes: bytes) -> bool:
-        return False  # its plan is everybody who is here, until `may_pass_over`
+    def _others(self, _commit_bytes: bytes) -> list[str]:
+        return []  # its plan is everybody who is here, until `may_pass_over`
 
     def _is_decisive(self, votes: Collection[str]) -> bool:
         return 2 * len(votes) > len(self._promises)
