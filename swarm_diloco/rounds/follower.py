@@ -151,15 +151,17 @@ class Follower:
 
     async def _catch_up(self, donors: Sequence[str]) -> None:
         failures: list[str] = []
-        for peer in [*donors, *donors]:  # twice: a snapshot may have gone while it was fetched
+        may_replay = True  # else a donor lets parts go faster than they are replayed: a snapshot is past them
+        for peer in [*donors, *donors, *donors]:  # parts, and then a snapshot, may have gone while they were fetched
             try:
                 async with Donor(self.network, peer, self.rules.run_id) as donor:
                     await self.catch_up_headers(donor)
-                    if self.replica.round < 0 or not await self._can_replay(donor):
+                    if self.replica.round < 0 or not (may_replay and await self._can_replay(donor)):
                         await self._state_from(donor)
                 await self.apply_recorded([peer, *(other for other in donors if other != peer)])
             except (NetworkError, RecordError, DataError, StateError) as error:
                 failures.append(f"{peer[-8:]}: {error}")
+                may_replay = may_replay and not isinstance(error, DataError)
                 continue
             return
         if failures and not self.is_current:
