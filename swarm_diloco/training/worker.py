@@ -132,13 +132,17 @@ class Worker:
     def _offer(self) -> bool:
         """Δ against the current θ, and what is claimed for it: everything since the last commit that lists us.
 
-        False if Δ is not finite: it is dropped here, and nobody sees it.
+        False if Δ is not finite, or from before too many commits (this machine slept): it is dropped here, and nobody
+        sees it.
         """
         try:
             round_, length = self._local.form_delta()
         except ValueError as error:
             self._inner_loop.reset()
             self._start_over(f"a pseudo-gradient that is not finite ({error})")
+            return False
+        if self._progress.missed(round_) >= MAX_MISSED:
+            self._start_over(f"what {MAX_MISSED} commits did not list")
             return False
         num_steps, step_seconds = self._progress.steps_since_offer, self._seconds / max(1, self._steps_timed)
         self._progress.offered()

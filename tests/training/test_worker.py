@@ -241,6 +241,18 @@ def test_after_eight_missed_commits_the_delta_is_dropped_and_said(swarm: Callabl
     assert next_offer.ranges == ((0, 0, 0, STEPS * BATCH),), "its text comes again"
 
 
+def test_a_worker_that_slept_through_eight_commits_offers_nothing_from_before(swarm: Callable[..., Swarm]) -> None:
+    """Its Outcome comes while the log is caught up with, and names the first commit that it missed."""
+    one = swarm().start()
+    offer, theta = one.expect(Offer), one.shared.theta.clone()
+    for missed in range(1, 9):
+        one.apply(shifted(theta, missed), missed)
+    one.answer(offer, 0.0, 1, pause=False)
+    next_offer = one.expect(Offer)
+    assert one.notices == [f"dropped what 8 commits did not list: {2 * offer.tokens} tokens"]
+    assert (next_offer.round, next_offer.tokens) == (8, STEPS * BATCH_TOKENS)
+
+
 def test_rounds_that_bring_no_result_do_not_count_as_missed(swarm: Callable[..., Swarm]) -> None:
     one = swarm().start()
     for _ in range(10):

@@ -73,6 +73,9 @@ class ScheduledPeer(SmallPeer):
         await self.engine.begin_training()
         while self.max_rounds is None or len(self.outcomes) < self.max_rounds:
             await self._train()
+            if self.progress.missed(self.follower.replica.round) >= MAX_MISSED:  # it slept
+                self._drop(self.follower.replica.round)
+                continue
             self.progress.offered()
             offer = self._offer()
             wait = Wait(offer.base_round + 1, self.now)
