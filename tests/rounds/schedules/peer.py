@@ -70,6 +70,7 @@ class ScheduledPeer(SmallPeer):
         self._resume()
         if self.may_train is not None:
             await self.may_train.wait()
+            self._resume()
         await self.engine.begin_training()
         while self.max_rounds is None or len(self.outcomes) < self.max_rounds:
             await self._train()
