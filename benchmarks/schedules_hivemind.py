@@ -81,11 +81,16 @@ async def waiting(folder: Path) -> Row:
     equal = await over_lines(folder / "equal", slow=False, sizes=sizes)
     slow = await over_lines(folder / "slow", slow=True, sizes=sizes)
     shares = " ".join(f"{share:.0%}" for share in slow.shares)
+    longest = {
+        name: " ".join(f"{max(round_):.1f}" for round_ in lines.seconds)
+        for name, lines in (("equal", equal), ("slow", slow))
+    }
     ratio = slow.median / equal.median
     return {
-        "happened": f"median round {equal.median:.2f} s ({min(equal.seconds):.2f} to {max(equal.seconds):.2f}) with "
-        f"equal lines, {slow.median:.2f} s ({min(slow.seconds):.2f} to {max(slow.seconds):.2f}) with one of "
-        f"{SLOW.up_megabits} Mbit/s: × {ratio:.3f}; the slow one's share of the parts, by rounds: {shares}",
+        "happened": f"median round {equal.median:.2f} s with equal lines (at the last peer: {longest['equal']}), "
+        f"{slow.median:.2f} s with one of {SLOW.up_megabits} Mbit/s ({longest['slow']}): × {ratio:.3f}; the slow one's "
+        f"share of the parts, by rounds: {shares}",
+        "shown": [equal.shown, slow.shown],
         "is_met": ratio <= SLOWER and min(slow.shares) > 0 and equal.is_one_log and slow.is_one_log,
     }
 
@@ -200,19 +205,26 @@ def line_of(group: str, row: Row) -> str:
     )
 
 
+def table(group: str, head: str, rows: list[Row]) -> list[str]:
+    return [head, "|---" * (head.count("|") - 1) + "|", *(line_of(group, row) for row in rows)]
+
+
 def report(rows: list[Row]) -> str:
     lines = [
         "# The protocol's schedules over hivemind",
         "",
         "Made by `python benchmarks/schedules_hivemind.py`: real processes over hivemind on one machine's loopback,",
         f"{machine()}. Other programs ran on it at the same time: *load* is the machine's",
-        "load average as a schedule began. A schedule that was run again has a line for each run.",
+        "load average as a schedule began. Of a schedule that was run again, each run is shown.",
     ]
     for group, head in HEADS.items():
         own = [row for row in rows if row["group"] == group]
+        newest = {row["name"]: row for row in own}
+        earlier = [row for row in own if row is not newest[row["name"]]]
         if own:
-            lines += ["", f"## {group.capitalize()}", "", ABOUT[group], "", head, "|---" * (head.count("|") - 1) + "|"]
-            lines += [line_of(group, row) for row in own]
+            lines += ["", f"## {group.capitalize()}", "", ABOUT[group], "", *table(group, head, list(newest.values()))]
+        if earlier:
+            lines += ["", "Earlier runs:", "", *table(group, head, earlier)]
     return "\n".join(lines)
 
 

@@ -43,13 +43,14 @@ class Sizes:
 class Lines:
     """What the measured rounds showed."""
 
-    seconds: tuple[float, ...]  # from a knock to the decision, at each peer with a usual line in each round
+    seconds: tuple[tuple[float, ...], ...]  # of each round: knock to decision, at each peer with a usual line
+    shown: tuple[dict[str, dict[str, float]], ...]  # of each round, when each such peer passed its stations
     shares: tuple[float, ...]  # of the parts that list the peer with the slowest line, in each round
     is_one_log: bool
 
     @property
     def median(self) -> float:
-        return statistics.median(self.seconds)
+        return statistics.median(second for round_ in self.seconds for second in round_)
 
 
 async def over_lines(folder: Path, *, slow: bool, sizes: Sizes) -> Lines:
@@ -75,12 +76,18 @@ async def over_lines(folder: Path, *, slow: bool, sizes: Sizes) -> Lines:
             swarm.go()
             await until([swarm.peers[name] for name in usual], last, limit_seconds=limit)
             lines = [line for name in usual for line in swarm.peers[name].lines]
-            measured = [line for line in lines if sizes.warm_rounds < line["round"] <= last]
-            seconds = [line["at"]["decided"] - line["at"]["encoded"] for line in measured if "encoded" in line["at"]]
             rounds = range(sizes.warm_rounds + 1, last + 1)
+            shown = [
+                {name: line["at"] for name in usual for line in swarm.peers[name].lines if line["round"] == round_}
+                for round_ in rounds
+            ]
             states = {round_: {line["digest"] for line in lines if line["round"] == round_} for round_ in rounds}
             return Lines(
-                seconds=tuple(seconds),
+                seconds=tuple(
+                    tuple(at["decided"] - at["encoded"] for at in round_.values() if "encoded" in at)
+                    for round_ in shown
+                ),
+                shown=tuple(shown),
                 shares=tuple(share_of(folder / usual[0] / "log" / str(round_), SLOWEST) for round_ in rounds),
                 is_one_log=all(len(found) == 1 for found in states.values()),
             )
