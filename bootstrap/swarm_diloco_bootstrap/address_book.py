@@ -8,6 +8,7 @@ from swarm_diloco.diloco.records import pack, unpack
 from swarm_diloco.disk import read_file, write_durably
 from swarm_diloco.errors import DiskError, RecordError
 from swarm_diloco.network.discovery import MAX_RECORD_BYTES
+from swarm_diloco.network.interface import Network
 from swarm_diloco.network.peer_record import PeerRecord
 
 FORMAT_VERSION = 1
@@ -71,6 +72,11 @@ class AddressBook:
         if len(self._entries) > MAX_PEERS:
             oldest = max(self._entries, key=lambda peer: ages_ms[peer])
             del self._entries[oldest if ages_ms[oldest] > SILENT_MS else newcomer]
+
+    def make_known(self, network: Network) -> None:
+        """Let the network dial everybody in here, also while no DHT answers."""
+        for peer, record in self.records.items():
+            network.remember(peer, record.addresses)
 
     def dial_addresses(self) -> list[str]:
         """Multiaddrs with /p2p/, as a network is started with: of those who spoke last."""

@@ -53,8 +53,7 @@ class Announcer:
         found = await self._network.discover()
         with suppress(DiskError):
             self._book.add(data for peer, data in found.items() if peer != self._network.peer)
-        for peer, record in self._book.records.items():
-            self._network.remember(peer, record.addresses)
+        self._book.make_known(self._network)
 
     def _on_applied(self, applied: Applied) -> None:
         """A member that can be dialled and whose address is not known yet is looked up soon."""

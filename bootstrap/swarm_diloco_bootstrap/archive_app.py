@@ -55,8 +55,7 @@ async def run_archive(folder: OperatorFolder, options: ArchiveOptions, stop: Sto
         announce=options.announce or settings.announce,
         client_mode=False,
     ) as network:
-        for peer, record in book.records.items():
-            network.remember(peer, record.addresses)
+        book.make_known(network)
         replica = _replica(folder, manifest)
         published = RunFiles(manifest.bytes_, genesis.encode(), _held_files(folder, manifest))
         follower = Follower(network, replica.rules, published, folder.path, replica, keeps_all=True)

@@ -22,7 +22,16 @@ T = TypeVar("T")
 
 def bootstrap_peers(invite: Invite) -> list[str]:
     """The peers whose addresses the invite gives, in its order."""
-    return list(dict.fromkeys(address.rpartition("/p2p/")[2] for address in invite.addresses))
+    return list(bootstrap_places(invite))
+
+
+def bootstrap_places(invite: Invite) -> dict[str, list[str]]:
+    """And where each can be dialled: multiaddrs without the /p2p/ part."""
+    places: dict[str, list[str]] = {}
+    for address in invite.addresses:
+        place, _, peer = address.rpartition("/p2p/")
+        places.setdefault(peer, []).append(place)
+    return places
 
 
 async def fetch_contract(

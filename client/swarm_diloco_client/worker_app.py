@@ -21,7 +21,7 @@ from swarm_diloco_bootstrap.signals import StopRequest
 from swarm_diloco_bootstrap.taking_part import TakingPart
 from swarm_diloco_client.contributing import Contributor
 from swarm_diloco_client.entering import EnteredRun, enter_run
-from swarm_diloco_client.run_fetching import bootstrap_peers
+from swarm_diloco_client.run_fetching import bootstrap_peers, bootstrap_places
 from swarm_diloco_client.supervising import keep_training
 from swarm_diloco_client.trainer_process import TrainerProcess, TrainerSettings
 
@@ -64,7 +64,9 @@ async def run_worker(invite: Invite, options: WorkerOptions, stop: StopRequest, 
         network,
         is_reachable,
     ):
-        _remember(network, invite, book)
+        for peer, places in bootstrap_places(invite).items():
+            network.remember(peer, places)
+        book.make_known(network)
         run = await enter_run(network, invite, folder, donors, say=say)
         say(f"at round {run.follower.replica.round}, starting to train")
         engine = Engine(
@@ -113,16 +115,6 @@ async def _take_part(
         work=lambda: contributor.run(lambda: keep_training(start, contributor.converse, say=say)),
         before_leaving=lambda: contributor.wait_for_outcome(OUTCOME_SECONDS),
     )
-
-
-def _remember(network: HivemindNetwork, invite: Invite, book: AddressBook) -> None:
-    """With these addresses others are found although no DHT answers."""
-    for address in invite.addresses:
-        place, _, peer = address.rpartition("/p2p/")
-        if peer != network.peer:
-            network.remember(peer, [place])
-    for peer, record in book.records.items():
-        network.remember(peer, record.addresses)
 
 
 def check_device(name: str | None) -> None:
