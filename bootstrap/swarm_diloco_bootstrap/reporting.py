@@ -91,8 +91,7 @@ class Reporter:
 
     def _waiting(self) -> str | None:
         """Why there is no round, or None while it is not due or nobody trains."""
-        status, log = self._engine.status(), self._follower.log
-        overdue_seconds = self._follower.head_age_seconds() - log.commit(log.head.round).next_due_ms / 1000
+        status, overdue_seconds = self._engine.status(), self._follower.overdue_seconds()
         if status.phase == "idle" or overdue_seconds < FIRST_WORD_SECONDS or self._role != "worker":
             return None
         whom = (
@@ -100,7 +99,7 @@ class Reporter:
         )
         here = f"; {status.waiting_for[0]} of {status.waiting_for[1]} workers are here" if status.waiting_for else ""
         council = ", ".join(f"…{peer[-8:]}" for peer in status.council)
-        rules, next_due_ms = self._follower.rules, log.commit(log.head.round).next_due_ms
+        rules, next_due_ms = self._follower.rules, self._follower.next_due_ms
         takes = (
             "Its council has no majority, so that it goes on with those who are left; a worker that nobody answers "
             f"goes on alone {rules.alone_seconds(next_due_ms):.0f} s after it was due at the latest"

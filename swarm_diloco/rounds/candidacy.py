@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from swarm_diloco.diloco.ledger import Commit
 from swarm_diloco.network.interface import Stream
 from swarm_diloco.network.messages import FIRST_DEGRADED, Ahead, Bye, Coming, Knock, Message, NotMe, Promised, Refused
 from swarm_diloco.network.wire import Signed
@@ -12,7 +11,6 @@ from swarm_diloco.rounds.coordinator import Coordinator
 from swarm_diloco.rounds.decision.degraded import is_degraded
 from swarm_diloco.rounds.decision.voter import View
 from swarm_diloco.rounds.participant import Participant
-from swarm_diloco.rounds.probation import MISSES_REMEMBERED_ROUNDS
 from swarm_diloco.rounds.tasks import Tasks
 
 BEGIN_SECONDS = 1.0
@@ -67,7 +65,9 @@ class Candidacy:
                 if self._view.council.is_majority({signed.sender, *coordinator.ballot.knocks}):
                     self._on_begin(signed.ballot, True)
                 await coordinator.attend(signed, stream)
-            case Coming() if not self._participant.attendance.has_missed(signed.sender, self._commits):
+            case Coming() if not self._participant.attendance.has_missed(
+                signed.sender, self._participant.recent_commits()
+            ):
                 self.coordinator(signed.ballot).ballot.expect(signed.sender)
             case Bye():
                 self._participant.attendance.left(signed.sender)
@@ -76,21 +76,17 @@ class Candidacy:
             case _:
                 pass
 
-    @property
-    def _commits(self) -> list[Commit]:
-        return self._participant.follower.log.newest(MISSES_REMEMBERED_ROUNDS)
-
     def _heed_call(self, candidate: str, ballot: int) -> None:
         """A candidate that coordinates a higher ballot and lacks voters there asks this peer to come."""
         is_its_turn = self._view.candidate(ballot) in (candidate, None)  # the last turn is anybody's own
-        if is_its_turn and (not is_degraded(ballot) or self._participant.may_degrade()):
+        if is_its_turn and (not is_degraded(ballot) or self._participant.follower.may_degrade()):
             self._on_begin(ballot, False)
 
     def _reason_against(self, signed: Signed) -> Message | None:
         candidate, promised = self._view.candidate(signed.ballot), self._participant.voter.promised(self._view)
         if candidate != self._participant.identity.peer:
             return NotMe(candidate or "")
-        if is_degraded(signed.ballot) and not self._participant.may_degrade():
+        if is_degraded(signed.ballot) and not self._participant.follower.may_degrade():
             return Refused("the round is not overdue here")
         if not self._tasks.is_open:
             return Ahead()

@@ -45,6 +45,26 @@ MAX_QUEUED = 64  # messages to one peer; one that takes none for so long is let 
 PROBE_SECONDS = 3.0
 
 
+def _council_ballot(participant: Participant, view: View, ballot: int, due_at: float) -> Ballot:
+    attendance, me = participant.attendance, participant.identity.peer
+    expected = attendance.expected(participant.recent_commits())
+    if participant.is_training and not attendance.waited_in_vain_for(me, view.round):
+        expected.add(me)  # its own contribution will come, whatever the log shows
+    return Ballot(
+        view=view,
+        ballot=ballot,
+        me=me,
+        expected=expected,
+        pacing=Pacing(
+            patience=attendance.patience_seconds(participant.rules, participant.follower.next_due_ms / 1000),
+            deadline=attendance.deadline_seconds(participant.rules),
+        ),
+        due_at=due_at,
+        own_vote=participant.voter.vote_cast(view),
+        doubtful=attendance.reducers.on(view.round),
+    )
+
+
 def _degraded_ballot(participant: Participant, view: View, ballot: int) -> DegradedBallot:
     """Everybody of the recent commits is waited for as long as it took to come here, unless nobody reaches it."""
     return DegradedBallot(
@@ -53,7 +73,7 @@ def _degraded_ballot(participant: Participant, view: View, ballot: int) -> Degra
         me=participant.identity.peer,
         expected={member.peer for member in view.recent},
         pacing=Pacing(
-            patience=participant.rules.degraded_seconds(participant.next_due_ms),
+            patience=participant.rules.degraded_seconds(participant.follower.next_due_ms),
             deadline=participant.attendance.deadline_seconds(participant.rules),
         ),
         own_vote=participant.voter.degraded_vote_cast(view),
@@ -66,30 +86,12 @@ class Coordinator:
     def __init__(
         self, participant: Participant, view: View, ballot: int, *, stalled_from: Callable[[], float | None]
     ) -> None:
-        attendance = participant.attendance
-        me, expected = participant.identity.peer, attendance.expected(participant.follower.log.newest(64))
-        if participant.is_training and not attendance.waited_in_vain_for(me, view.round):
-            expected.add(me)  # its own contribution will come, whatever the log shows
-        period = participant.follower.log.commit(view.round - 1).next_due_ms / 1000
-        now = asyncio.get_running_loop().time()
-        self._due_at = now - participant.follower.head_age_seconds() + period
+        self._due_at = asyncio.get_running_loop().time() - participant.follower.overdue_seconds()
         self.view = view
         self.ballot = (
             _degraded_ballot(participant, view, ballot)
             if is_degraded(ballot)
-            else Ballot(
-                view=view,
-                ballot=ballot,
-                me=participant.identity.peer,
-                expected=expected,
-                pacing=Pacing(
-                    patience=attendance.patience_seconds(participant.rules, period),
-                    deadline=attendance.deadline_seconds(participant.rules),
-                ),
-                due_at=self._due_at,
-                own_vote=participant.voter.vote_cast(view),
-                doubtful=attendance.reducers.on(view.round),
-            )
+            else _council_ballot(participant, view, ballot, self._due_at)
         )
         self._stalled_from = stalled_from
         self._participant = participant
@@ -216,10 +218,6 @@ class Coordinator:
         self._wake.set()
         return True
 
-    def _move_on(self, ballot: int) -> None:
-        """This ballot will come to nothing: all who wait at it, this peer too, are to go to another."""
-        self.give_up(ballot)
-
     def leave(self) -> None:
         """This peer leaves the run."""
         self._broadcast(Bye())
@@ -242,7 +240,7 @@ class Coordinator:
                 stalled_from=self._stalled_from,
                 reach=self._reach,
                 changed=self._wake.set,
-                move_on=lambda: self._move_on(self.ballot.ballot + 1),
+                move_on=lambda: self.give_up(self.ballot.ballot + 1),
             )
             self._tasks.start(gathering.call_recent())
             self._tasks.start(gathering.look_for_anybody())

@@ -12,7 +12,6 @@ from swarm_diloco.rounds.decision.checks import check_plan
 from swarm_diloco.rounds.decision.voter import View
 from swarm_diloco.rounds.line import Line
 from swarm_diloco.rounds.participant import Participant
-from swarm_diloco.rounds.probation import MISSES_REMEMBERED_ROUNDS
 from swarm_diloco.rounds.tasks import Tasks
 
 
@@ -54,10 +53,8 @@ class Exchange:
         if self.planned_at is None:
             self.planned_at = asyncio.get_running_loop().time()
             if ballot == 0 and self._view.candidate(0) != self._participant.identity.peer:
-                follower = self._participant.follower
-                late_seconds = follower.head_age_seconds() - self._participant.next_due_ms / 1000
-                commits = follower.log.newest(MISSES_REMEMBERED_ROUNDS)
-                self._participant.attendance.planned(plan, commits, late_seconds)
+                late_seconds = self._participant.follower.overdue_seconds()
+                self._participant.attendance.planned(plan, self._participant.recent_commits(), late_seconds)
         if ballot != self._ballot:
             self._begin(ballot, encoded, tell)
         assert self._butterfly is not None

@@ -34,6 +34,7 @@ from swarm_diloco.rounds.transfer import fetch_parts, fetch_snapshot
 
 MAX_REPAIRS = 3  # within so many rounds: then this machine computes something else, or forgets
 REPAIRS_REMEMBERED_ROUNDS = 64
+TOLERANCE = 0.5  # peers learn a decision at unlike moments: who is called to a degraded ballot may think it early
 FEED_RETRY_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0)  # between two donors that failed
 
 
@@ -103,15 +104,29 @@ class Follower:
         """How long ago the newest round was decided, as far as this peer or its donor knows."""
         return asyncio.get_running_loop().time() - self._head_at
 
+    @property
+    def next_due_ms(self) -> int:
+        """Of the log's newest commit."""
+        return self.log.commit(self.log.head.round).next_due_ms
+
+    def overdue_seconds(self) -> float:
+        """How long the next round has been due; negative before it is."""
+        return self.head_age_seconds() - self.next_due_ms / 1000
+
     def seconds_until_due(self) -> float:
-        """Until the next round is due; 0 when it is."""
-        next_due_seconds = self.log.commit(self.log.head.round).next_due_ms / 1000
-        return max(0.0, next_due_seconds - self.head_age_seconds())
+        """0 when it is."""
+        return max(0.0, -self.overdue_seconds())
 
     def is_overdue(self, seconds: float) -> bool:
         """Whether the next round is overdue for so long, as far as this peer knows."""
-        next_due_seconds = self.log.commit(self.log.head.round).next_due_ms / 1000
-        return not self._saw_head_decided or self.head_age_seconds() >= next_due_seconds + seconds
+        return not self._saw_head_decided or self.overdue_seconds() >= seconds
+
+    def may_degrade(self) -> bool:
+        """Whether it is overdue for so long that it may be decided without its council.
+
+        Else one member could decide, for all who listen, a round that the others are deciding just now.
+        """
+        return self.is_overdue(self.rules.degraded_seconds(self.next_due_ms) * TOLERANCE)
 
     @property
     def is_current(self) -> bool:
@@ -169,7 +184,7 @@ class Follower:
 
     async def catch_up_headers(self, donor: Donor) -> None:
         """The log up to the donor's head, without parts or state. Raises NetworkError, RecordError, DiskError."""
-        takes_degraded = self._takes_degraded()
+        takes_degraded = self.may_degrade()
         while headers := await donor.headers(first := self.log.head.round + 1):
             async with self._lock:
                 before = self.log.head.round
@@ -184,8 +199,7 @@ class Follower:
                 self._move()
         head, age_seconds = await donor.head()
         if head == self.log.head:
-            period_seconds = self.log.commit(head.round).next_due_ms / 1000
-            self._head_at = asyncio.get_running_loop().time() - min(age_seconds, period_seconds)
+            self._head_at = asyncio.get_running_loop().time() - min(age_seconds, self.next_due_ms / 1000)
 
     async def _can_replay(self, donor: Donor) -> bool:
         """Whether the parts of the next round to apply can still be had."""
@@ -281,10 +295,6 @@ class Follower:
                 check_certificate(self.log.view(round_, bytes(HASH_BYTES), {}), header)
                 self.forks.record(Fork(round_ - 1, Head(round_, header.digest), header.encode()))
 
-    def _takes_degraded(self) -> bool:
-        """Else a single peer could decide, for all who listen, a round that the others are deciding just now."""
-        return self.is_overdue(self.rules.degraded_seconds(self.log.commit(self.log.head.round).next_due_ms) / 2)
-
     def _check(self, header: Header, takes_degraded: bool) -> None:
         check_certificate(self.log.next_view(bytes(HASH_BYTES)), header)
         if header.degraded and not takes_degraded:
@@ -297,7 +307,7 @@ class Follower:
             if commit.round <= self.log.head.round:
                 self._note_fork(commit.round, header)
                 return
-            self._check(header, self._takes_degraded())
+            self._check(header, self.may_degrade())
             await self._store_parts(commit, holders)
             self.log.append(header)
             self._move(received_at)  # not when its parts were here: a slow line is no reason to be late again

@@ -23,7 +23,7 @@ class Gathering:
         stalled_from: Callable[[], float | None],
         reach: Reach,
         changed: Callable[[], None],
-        move_on: Callable[[], None],
+        move_on: Callable[[], object],
     ) -> None:
         self._participant = participant
         self._ballot = ballot
@@ -82,6 +82,6 @@ class Gathering:
             for member in view.recent
             if member.peer != self._ballot.me and not participant.attendance.has_left(member.peer)
         )
-        next_due_ms = participant.next_due_ms
+        next_due_ms = participant.follower.next_due_ms
         rules = participant.rules
         return rules.alone_seconds(next_due_ms) if is_other_worker else rules.degraded_seconds(next_due_ms)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from swarm_diloco.diloco.ledger import degraded_message, digest_of, vote_message
+from swarm_diloco.diloco.ledger import Commit, degraded_message, digest_of, vote_message
 from swarm_diloco.diloco.schedule import fragment_of_round
 from swarm_diloco.disk import read_file, write_durably
 from swarm_diloco.errors import DiskError, RecordError
@@ -20,13 +20,13 @@ from swarm_diloco.rounds.decision.sharing import QUICK_SECONDS, SLOW_FACTOR
 from swarm_diloco.rounds.decision.voter import MAX_VOTE_FILE_BYTES, View, Voter
 from swarm_diloco.rounds.follower import Follower
 from swarm_diloco.rounds.membership import Attendance
+from swarm_diloco.rounds.probation import MISSES_REMEMBERED_ROUNDS
 from swarm_diloco.rounds.settings import RunRules
 from swarm_diloco.rounds.tasks import to_the_end
 
 COMMITS_KNOWN = 64
 RATES_REMEMBERED = 8
 DIAL_SECONDS = 5.0
-TOLERANCE = 0.5  # peers learn a decision at unlike moments: who is called to a degraded ballot may think it early
 
 
 @dataclass(slots=True)
@@ -89,18 +89,13 @@ class Participant:
             vote=self.voter.reported(view),
         )
 
-    @property
-    def next_due_ms(self) -> int:
-        """Of the log's newest commit."""
-        return self.follower.log.commit(self.follower.log.head.round).next_due_ms
-
-    def may_degrade(self) -> bool:
-        """Whether the open round is overdue for so long that this peer may go on with it without its council."""
-        return self.follower.is_overdue(self.rules.degraded_seconds(self.next_due_ms) * TOLERANCE)
-
     def may_pass_over(self) -> bool:
-        """Whether it is overdue for so long that a vote whose parts nobody has may be passed over."""
-        return self.follower.is_overdue(self.rules.alone_seconds(self.next_due_ms))
+        """Whether the open round is overdue for so long that a vote whose parts nobody has may be passed over."""
+        return self.follower.is_overdue(self.rules.alone_seconds(self.follower.next_due_ms))
+
+    def recent_commits(self) -> list[Commit]:
+        """As far back as attendance looks, oldest first."""
+        return self.follower.log.newest(MISSES_REMEMBERED_ROUNDS)
 
     def sign(self, round_: int, ballot: int, message: Message) -> Signed:
         return sign(
@@ -138,9 +133,7 @@ class Participant:
         """Make the vote durable (its parts are already) and sign it. None if a promise or another vote forbids it."""
         if self.follower.log.has_lost(view.round) or not self.voter.vote(view, ballot, commit_bytes):
             return None
-        await self._save_votes()
-        message = vote_message(self.rules.run_id, view.round, ballot, digest)
-        return CastVote(digest, self.identity.sign(message))
+        return await self._cast(digest, vote_message(self.rules.run_id, view.round, ballot, digest))
 
     async def vote_degraded(
         self, view: View, ballot: int, proposal: DegradedProposal, commit_bytes: bytes
@@ -150,9 +143,11 @@ class Participant:
             return None
         if not self.voter.vote_degraded(view, ballot, commit_bytes, is_adopted=proposal.is_adopted):
             return None
-        await self._save_votes()
         digest = digest_of(commit_bytes)
-        message = degraded_message(self.rules.run_id, view.round, ballot, digest, proposal.plan)
+        return await self._cast(digest, degraded_message(self.rules.run_id, view.round, ballot, digest, proposal.plan))
+
+    async def _cast(self, digest: bytes, message: bytes) -> CastVote:
+        await self._save_votes()
         return CastVote(digest, self.identity.sign(message))
 
     async def _save_votes(self) -> None:

@@ -167,7 +167,7 @@ class Session:
         await self._is_ready.wait()
         if self.candidacy.stalled_from is None:
             return  # who brings nothing comes when called
-        patience = self._participant.rules.degraded_seconds(self._participant.next_due_ms)
+        patience = self._participant.rules.degraded_seconds(self._participant.follower.next_due_ms)
         while True:
             wakes_at = max(self.candidacy.stalled_from + patience, self._plan_ends_at)
             if wakes_at <= self._now:
@@ -314,7 +314,9 @@ class Session:
             case Ahead():
                 await self._knock_again(ballot)
             case Promised(promised):
-                is_early = is_degraded(promised) and not is_degraded(ballot) and not self._participant.may_degrade()
+                is_early = (
+                    is_degraded(promised) and not is_degraded(ballot) and not self._participant.follower.may_degrade()
+                )
                 raise BallotFailed(ballot + 1 if is_early else max(promised, ballot + 1))
             case NotMe():
                 raise BallotFailed

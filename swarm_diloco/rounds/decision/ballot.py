@@ -238,12 +238,16 @@ class Ballot:
                 return actions + self._adopt(must)
         if self.num_contributions < self.view.rules.rounds.minimum_workers or self._opened_at is None:
             return actions
-        is_awaited = any(peer not in self.knocks and peer not in self._gone for peer in self.expected)
-        if is_awaited and now < self._opened_at + self.pacing.patience:
+        if self._waits(self._opened_at, now):
             return actions
         if not any(peer == self.me or knock_of(self.knocks[peer]).reachable for peer in present):
             return actions  # nobody here could average: my own knock is still to come
         return [*actions, self._plan(present, now)]
+
+    def _waits(self, opened_at: float, now: float) -> bool:
+        """Whether somebody expected is still to come, and may."""
+        is_awaited = any(peer not in self.knocks and peer not in self._gone for peer in self.expected)
+        return is_awaited and now < opened_at + self.pacing.patience
 
     @property
     def _voted_here(self) -> bool:

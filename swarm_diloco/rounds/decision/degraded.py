@@ -40,10 +40,7 @@ class DegradedBallot(Ballot):
         return plan_of(self._promises)
 
     def can_decide(self, present: Collection[str], now: float) -> bool:
-        if self.me not in present or self._opened_at is None:
-            return False
-        is_awaited = any(peer not in self.knocks and peer not in self._gone for peer in self.expected)
-        if is_awaited and now < self._opened_at + self.pacing.patience:
+        if self.me not in present or self._opened_at is None or self._waits(self._opened_at, now):
             return False
         return len(present) > 1 or self.may_be_alone
 
@@ -53,7 +50,7 @@ class DegradedBallot(Ballot):
     def _adoptable(self) -> bytes | None:
         without: set[bytes] = set()
         while self.may_pass_over and (commit_bytes := adopted(self.view, self.ballot, self._promises, without)):
-            if self._unavailable.isdisjoint(part.result_hash for part in Commit.decode(commit_bytes).parts):
+            if not self._is_nowhere(Commit.decode(commit_bytes)):
                 break
             without.add(commit_bytes)
             if self._adopting and self._adopting.encode() == commit_bytes:
