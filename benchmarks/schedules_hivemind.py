@@ -26,12 +26,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "rounds"))
 import dht_cut
 
 import lone_schedules as lone
+from fault_stages import COORDINATOR_STAGES, REDUCER_STAGES
 from judged_swarm import Verdict
 from laboratory import why_not
 from long_schedules import EIGHT, SLOW, SLOWEST, Sizes, on_unlike_machines, over_lines
 from process_schedules import FIVE, STOPPED_SECONDS, Struck, strike_one
 from small_swarm import FAST
-from strikes import COORDINATOR_STAGES, REDUCER_STAGES
 from swarm_diloco.rounds.session import RETRY_SECONDS
 from test_engine_hivemind import MACHINES
 

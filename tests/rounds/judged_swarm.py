@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from how_decided import how_decided
 from process_swarm import PeerProcess, ProcessSwarm
 from small_swarm import FAST, identity
 from swarm_diloco.diloco.ledger import Header, Kind
@@ -98,15 +99,7 @@ class JudgedSwarm(ProcessSwarm):
 
     def happened(self, name: str, round_: int) -> str:
         """How a round was decided, in words."""
-        header = self.header(name, round_)
-        commit = header.commit()
-        words = [f"{'degraded ' if header.degraded else ''}{commit.kind.name.lower()}"]
-        if not header.degraded:
-            words.append(f"ballot {header.ballot}")
-        attempts = [part.attempt for part in commit.parts]
-        if any(attempts):
-            words.append(f"{sum(map(bool, attempts))} of {len(attempts)} parts at attempt {max(attempts)}")
-        return ", ".join(words)
+        return how_decided(self.header(name, round_))
 
     def missing(self, name: str, round_: int, workers: Sequence[str]) -> int:
         """How many of the workers' contributions are not, or not whole, in the round."""

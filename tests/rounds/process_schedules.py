@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fault_stages import COORDINATOR_STAGES
 from judged_swarm import JudgedSwarm, Verdict, now, stated_bound_seconds, until
 from process_swarm import candidate_of
-from strikes import COORDINATOR_STAGES
 from swarm_diloco.diloco.ledger import Header
 
 FIVE = ("boot", "ann", "ben", "cleo", "dan")

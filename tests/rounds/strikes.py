@@ -13,6 +13,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from fault_stages import COORDINATOR_STAGES
 from swarm_diloco.diloco.ledger import digest_of
 from swarm_diloco.network.messages import Decided, Message, Plan, Propose, Sealed
 from swarm_diloco.rounds import butterfly
@@ -21,15 +22,6 @@ from swarm_diloco.rounds.decision.ballot import Action, Ballot, SendPlan
 from swarm_diloco.rounds.part_sender import PartSender
 from swarm_diloco.rounds.session import Session
 
-COORDINATOR_STAGES = (
-    "before plan",
-    "half of the plans",
-    "all sealed",
-    "half of the proposals",
-    "majority of votes",
-    "half of decided",
-)
-REDUCER_STAGES = ("before parts", "mid part", "sealed", "half of the gather")
 OUTGOING_SECONDS = 0.3  # for the daemon, which dies with us, to send what it has taken
 HALF_SENT = {"half of the plans": Plan, "half of the proposals": Propose, "half of decided": Decided}
 

@@ -19,8 +19,9 @@ from typing import Any
 import torch
 
 import peer_program
+from fault_stages import COORDINATOR_STAGES, REDUCER_STAGES
 from small_swarm import SmallPeer, normal_values
-from strikes import COORDINATOR_STAGES, REDUCER_STAGES, Strike
+from strikes import Strike
 from swarm_diloco.errors import PeerUnreachable
 from swarm_diloco.network.hivemind_network import HivemindNetwork
 from swarm_diloco.network.interface import Network

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+from fault_stages import COORDINATOR_STAGES, REDUCER_STAGES
 from schedules import bounds, faults
 from schedules.disorder import LIES, Lie, failing_part, lying_coordinator, two_candidates, unruly_messages
-from schedules.faults import COORDINATOR_STAGES, REDUCER_STAGES
 from schedules.peer import ScheduledPeer
 from schedules.schedule import BOUNDS, FOUR, Schedule, Trial, lines_of
 from schedules.voter_faults import VOTER_STAGES, at_voter

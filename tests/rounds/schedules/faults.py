@@ -21,16 +21,6 @@ from swarm_diloco.rounds.part_frame import PartFrame
 from swarm_diloco.rounds.part_sender import PartSender
 from swarm_diloco.rounds.session import Session
 
-COORDINATOR_STAGES = (
-    "before plan",
-    "half of the plans",
-    "all sealed",
-    "half of the proposals",
-    "majority of votes",
-    "half of decided",
-)
-REDUCER_STAGES = ("before parts", "mid part", "sealed", "half of the gather")
-
 Hit = Callable[[ScheduledPeer], bool]  # whether the victim's program goes on (frozen), or is no more
 
 

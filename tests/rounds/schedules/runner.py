@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
 
+from how_decided import how_decided
 from schedules.properties import Tokens, equal_bases, every_token_once, one_log
 from schedules.schedule import Bound, Schedule, Trial
 from swarm_diloco.network.simulated_network import SimulatedWorld, run_virtual
@@ -178,11 +179,4 @@ def happened(trial: Trial) -> str:
         header = trial.header(trial.struck_round)
     except IndexError:
         return "not decided"
-    commit = header.commit()
-    words = [f"{'degraded ' if header.degraded else ''}{commit.kind.name.lower()}"]
-    if not header.degraded:
-        words.append(f"ballot {header.ballot}")
-    attempts = [part.attempt for part in commit.parts]
-    if any(attempts):
-        words.append(f"attempt {max(attempts)}")
-    return ", ".join(words)
+    return how_decided(header)
